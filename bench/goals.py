@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.results import POSTGRESQL, SPILLWAY
 from bench.throughput import GRPC, GRPC_COLD, IN_PROCESS, PEEK, RECVLOGICAL
+from bench.wire import NULL, PG_PORT
 
 if TYPE_CHECKING:
     from bench.results import Measurement, Results
@@ -29,6 +30,9 @@ _START_DATABASES_S: Final = 5.0
 _FIRST_SLOT_S: Final = 10.0
 _START_MB: Final = 400
 _P50_MS: Final = 3.0
+#: by PostgreSQL's own protocol
+_WIRE: Final = 3
+_WIRE_LATENCY: Final = 1.5
 _FRESHNESS_P50_S: Final = 3.0
 _P99_MS: Final = 15.0
 
@@ -58,7 +62,10 @@ def goals(results: Results) -> list[Goal]:
         *(_in_process(results, key, "arrow", 5) for key in ("b", "c")),
         *(_over_grpc(results, key, factor) for key, factor in (("b", 10), ("c", 10), ("a", 2))),
         *(_many_slots(results, key) for key in ("a", "b", "c")),
+        *(_over_the_wire(results, key) for key in ("b", "c", "a")),
+        *(_many_slots(results, key, PG_PORT) for key in ("a", "b", "c")),
         _latency(results),
+        _wire_latency(results),
         *_memory(results),
         _peek(results),
         *(
@@ -104,14 +111,31 @@ def _over_grpc(results: Results, key: str, factor: float) -> Goal:
     return _compared(name, speed(theirs), speed(ours), factor, unit)
 
 
-def eight_slots(results: Results, key: str) -> dict[str, float] | None:
+def _over_the_wire(results: Results, key: str) -> Goal:
+    unit = "transactions/s" if key == "a" else "rows/s"
+    name = f"{key}: pg_recvlogical on our port against the walsender, {unit}"
+    theirs, ours, null = (
+        results.find(key, side, how, "pgoutput")
+        for side, how in ((POSTGRESQL, RECVLOGICAL), (SPILLWAY, PG_PORT), (SPILLWAY, NULL))
+    )
+    if theirs is None or ours is None:
+        return Goal(f"{name}: ≥ {_WIRE:g} x", "", None)
+    count = ours.transactions if key == "a" else ours.rows
+    goal = _compared(name, count / theirs.wall_s, count / ours.wall_s, _WIRE, unit)
+    if null is None:
+        return goal
+    alone = f"; a client that does nothing: {count / null.wall_s:,.0f}"
+    return Goal(goal.goal, goal.measured + alone, goal.met)
+
+
+def eight_slots(results: Results, key: str, how: str = GRPC) -> dict[str, float] | None:
     """Return CPU seconds of what serves eight slots: walsenders, or the service.
 
     Ours has in it what happened before the consumers came, once for all slots: the primary's
     sending of WAL, receiving, decoding, logging.
     """
     theirs = results.find(key, POSTGRESQL, RECVLOGICAL, "pgoutput", _MANY)
-    ours = results.find(key, SPILLWAY, GRPC, "pgoutput", _MANY)
+    ours = results.find(key, SPILLWAY, how, "pgoutput", _MANY)
     cold = results.find(key, SPILLWAY, GRPC_COLD, "pgoutput")
     warm = results.find(key, SPILLWAY, GRPC, "pgoutput")
     if theirs is None or ours is None or cold is None or warm is None:
@@ -123,9 +147,10 @@ def eight_slots(results: Results, key: str) -> dict[str, float] | None:
     }
 
 
-def _many_slots(results: Results, key: str) -> Goal:
-    name = f"{key}: 8 slots, delivered rows a CPU second of service or walsenders: ≥ 8 x"
-    cpu_s = eight_slots(results, key)
+def _many_slots(results: Results, key: str, how: str = GRPC) -> Goal:
+    by = "pg_recvlogical on our port, " if how == PG_PORT else ""
+    name = f"{key}: {by}8 slots, delivered rows a CPU second of service or walsenders: ≥ 8 x"
+    cpu_s = eight_slots(results, key, how)
     if cpu_s is None or not min(cpu_s.values()):
         return Goal(name, "", None)
     ratio = cpu_s[POSTGRESQL] / cpu_s[SPILLWAY]
@@ -145,6 +170,24 @@ def _latency(results: Results) -> Goal:
         _quantiles(figures[side]["quantiles_ms"]) for side in (SPILLWAY, POSTGRESQL)
     )
     return Goal(name, f"{ours} (pg_recvlogical: {theirs}; {figures['rate']:,} commits/s)", met)
+
+
+def _wire_latency(results: Results) -> Goal:
+    name = (
+        "commit to delivery at 1,000 transactions/s, pg_recvlogical on our port: p50 and p99 ≤ "
+        f"{_WIRE_LATENCY:g} x the walsender's"
+    )
+    figures = results.figures.get("latency", {})
+    if PG_PORT not in figures:
+        return Goal(name, "", None)
+    ours, theirs = (figures[side]["quantiles_ms"] for side in (PG_PORT, POSTGRESQL))
+    times = {at: ours[at] / theirs[at] for at in ("0.5", "0.99")}
+    return Goal(
+        name,
+        f"{times['0.5']:.1f} x, {times['0.99']:.1f} x ({_quantiles(ours)[0]}; "
+        f"walsender: {_quantiles(theirs)[0]})",
+        max(times.values()) <= _WIRE_LATENCY,
+    )
 
 
 def _quantiles(quantiles_ms: dict[str, Any]) -> tuple[str, bool]:

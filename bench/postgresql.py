@@ -91,11 +91,11 @@ def peek(database: Database, plugin: str, end_lsn: object, timeout_s: float) -> 
         return Run(wall_s, {"server": cpu_s}, messages, payload_bytes, {"server": peak}, timed_out)
 
 
-def recvlogical_command(database: Database, slot: str, plugin: str, *more: str) -> list[str]:
+def recvlogical_command(dsn: str, slot: str, plugin: str, *more: str) -> list[str]:
     """Return the command line that streams from *slot*."""
     options = [f"--option={key}={value}" for key, value in PLUGINS[plugin][1].items()]
     return [
-        str(client("pg_recvlogical")), f"--dbname={database.dsn}", f"--slot={slot}", "--start",
+        str(client("pg_recvlogical")), f"--dbname={dsn}", f"--slot={slot}", "--start",
         "--no-loop", "--fsync-interval=0", *options, *more,
     ]  # fmt: skip
 
@@ -144,13 +144,13 @@ def recvlogical(
         clients = [
             subprocess.Popen(
                 recvlogical_command(
-                    database, name, plugin, f"--endpos={end_lsn}", "--file=/dev/null"
+                    database.dsn, name, plugin, f"--endpos={end_lsn}", "--file=/dev/null"
                 ),
                 stdin=subprocess.DEVNULL,
             )
             for name in names
         ]
-        ended = [_await(process, started_s + timeout_s) for process in clients]
+        ended = [await_client(process, started_s + timeout_s) for process in clients]
         wall_s = time.perf_counter() - started_s
     # A walsender is in its postmaster's figure once it has ended, which dropping the slots waited
     # for.
@@ -164,7 +164,7 @@ def recvlogical(
     )
 
 
-def _await(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[int, float, bool]:
+def await_client(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[int, float, bool]:
     """Return the bytes that it has written, its CPU seconds, and whether it was stopped."""
     timed_out = False
     while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:

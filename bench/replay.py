@@ -44,16 +44,12 @@ def cluster(workers: int) -> Iterator[str]:
     deploy = "org.apache.spark.deploy"
     with tempfile.TemporaryDirectory() as directory:
         commands = [
-            [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), (
-                "--webui-port"
-            ), "0"]
+            [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port",
+             "0"]
         ]  # fmt: skip
         commands += [
-            [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", (
-                "--webui-port"
-            ), "0", "--work-dir", (
-                f"{directory}/{n}"
-            ), url]
+            [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g",
+             "--webui-port", "0", "--work-dir", f"{directory}/{n}", url]
             for n in range(workers)
         ]  # fmt: skip
         processes = []

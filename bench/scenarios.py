@@ -28,6 +28,7 @@ from bench.ranges import call, copy_rows
 from bench.service import bench_source, restart_seconds
 from bench.source import flushed_lsn, wait_until
 from bench.start import start
+from bench.wire import PG_PORT
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Scene:
 
 
 def commit_to_delivery(scene: Scene) -> dict[str, Any]:
-    """Latency from commit to delivery, at 1,000 transactions a second, both sides at the same time.
+    """Latency from commit to delivery, at 1,000 transactions a second, both sides at the same time,
+    ours by gRPC and by pg_recvlogical on its port.
 
     Twenty seconds, at a scale of less than a half fewer.
     """
@@ -67,11 +69,15 @@ def commit_to_delivery(scene: Scene) -> dict[str, Any]:
         ExitStack() as stack,
     ):
         (slot,) = service.create_slots(on.bench, _PLUGIN, 1)
-        command = recvlogical_command(on.bench, copy, _PLUGIN, "--file=-")
+        command = recvlogical_command(on.bench.dsn, copy, _PLUGIN, "--file=-")
         theirs = latency.Consumer("pipe", *command)
         stack.callback(theirs.close)
         ours = latency.Consumer("grpc", service.grpc_target, slot)
         stack.callback(ours.close)
+        (wired,) = service.create_slots(on.bench, _PLUGIN, 1, "wired")
+        command = recvlogical_command(service.pg_dsn(on.bench), wired, _PLUGIN, "--file=-")
+        over_wire = latency.Consumer("pipe", *command)
+        stack.callback(over_wire.close)
         # Both have begun to stream, and wait.
         time.sleep(1)
         number, reached = latency.commit_at_rate(
@@ -81,9 +87,10 @@ def commit_to_delivery(scene: Scene) -> dict[str, Any]:
             "rate": round(reached),
             "PostgreSQL": latency.summary(theirs.latencies_us(), number),
             "Spillway": latency.summary(ours.latencies_us(), number),
+            PG_PORT: latency.summary(over_wire.latencies_us(), number),
         }
     drop_slots(on.bench)
-    for side in ("PostgreSQL", "Spillway"):
+    for side in ("PostgreSQL", "Spillway", PG_PORT):
         scene.say(f"   {side}: {figures[side]['quantiles_ms']} ms")
     return figures
 
@@ -192,7 +199,7 @@ def _followed_by_recvlogical(scene: Scene, number: int) -> Iterator[Callable[[Ls
     with slot_copies(database, _PLUGIN, number) as names:
         clients = [
             subprocess.Popen(
-                recvlogical_command(database, name, _PLUGIN, "--file=/dev/null"),
+                recvlogical_command(database.dsn, name, _PLUGIN, "--file=/dev/null"),
                 stdin=subprocess.DEVNULL,
             )
             for name in names

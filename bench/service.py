@@ -23,15 +23,19 @@ from bench.machine import cpu_seconds, memory_bytes, reset_peak, tree_cpu_second
 from bench.postgresql import PLUGINS
 from bench.results import Run
 from bench.source import wait_until
+from spillway.demo.private_postgres import free_port
 from spillway.demo.service import Service
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from harness.cluster import Cluster, Database
 
 
+#: of PostgreSQL's port, and its password
+_USER: Final = "bench"
 #: Waits for the end of a pipe that nobody writes to: ours. A process that sleeps would outlive it
 #: for good.
 _WARDEN: Final = 'read -r _; kill -KILL "$0"'
@@ -72,6 +76,10 @@ class SleepingService(Service):
         finally:
             self._process.send_signal(signal.SIGCONT)
 
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._pg_port = free_port()
+
     _awake = False
     _warden: subprocess.Popen[bytes] | None = None
 
@@ -107,6 +115,22 @@ class SleepingService(Service):
             self._warden.communicate()
             self._warden = None
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """With PostgreSQL's own protocol, too."""
+        return {**super().environment, "SPILLWAY_PG_PORT": str(self._pg_port)}
+
+    def pg_dsn(self, database: Database) -> str:
+        """Return the DSN of PostgreSQL's port, for the one user that there is; made at first."""
+        users = [user["name"] for user in self.call("GET", "/users")["users"]]
+        if _USER not in users:
+            user = {"name": _USER, "password": _USER, "databases": ["bench/*"]}
+            self.call("POST", "/users", json={**user, "manage_slots": True})
+        return (
+            f"host=127.0.0.1 port={self._pg_port} user={_USER} password={_USER} "
+            f"dbname={database.name}"
+        )
+
     # ---- one source, whose slots are named after their plugins
 
     def create_source(self, database: Database, capture: Mapping[str, Any]) -> None:
@@ -116,9 +140,11 @@ class SleepingService(Service):
             body["capture"] = dict(capture)
         self.call("POST", "/sources", json=body)
 
-    def create_slots(self, database: Database, plugin: str, number: int) -> list[str]:
+    def create_slots(
+        self, database: Database, plugin: str, number: int, prefix: str | None = None
+    ) -> list[str]:
         """Create slots with the options that PostgreSQL's side reads with."""
-        names = [f"{plugin}_{i}" for i in range(number)]
+        names = [f"{prefix or plugin}_{i}" for i in range(number)]
         for name in names:
             body = {
                 "slot_name": name,

@@ -12,6 +12,7 @@ from bench.ranges import PUBLICATION
 from bench.results import POSTGRESQL, SPILLWAY, BenchFailed, Measurement, Run
 from bench.service import bench_source, deliver
 from bench.source import decoding_state, flushed_lsn
+from bench.wire import NULL, PG_PORT, null_on_port, null_on_primary, recvlogical_on_port
 from spillway.decoding.capture import CaptureFilter
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ GRPC: Final = "gRPC"
 GRPC_COLD: Final = "gRPC from the primary"
 
 #: what --only knows, of this module
-MEASURES: Final = ("peek", "recvlogical", "process", "grpc", "eight")
+MEASURES: Final = ("peek", "recvlogical", "process", "grpc", "wire", "eight")
 _MANY: Final = 8
 #: ranges on which many slots are compared
 _MANY_ON: Final = ("a", "b", "c")
@@ -89,6 +90,7 @@ class Throughput:
                 *self._theirs(written, plugins),
                 *self._ours_in_process(stack, written, plugins),
                 *self._ours_over_grpc(written, slots),
+                *self._over_the_wire(written, slots),
             ]
             rounds = self._rounds(contestants)
         measured = [
@@ -201,7 +203,7 @@ class Throughput:
         or none.
         """
         service, database = self.service, self.on.bench
-        if service is None or wal_range.steep or not self.measures & {"grpc", "eight"}:
+        if service is None or wal_range.steep or not self.measures & {"grpc", "wire", "eight"}:
             yield {}
             return
         many = "eight" in self.measures and wal_range.key in _MANY_ON
@@ -242,6 +244,43 @@ class Throughput:
                 once=True,
             )  # fmt: skip
 
+    def _over_the_wire(
+        self, written: Written, slots: Mapping[str, list[str]]
+    ) -> Iterator[Contestant]:
+        """PostgreSQL's protocol, from a backlog: what gRPC's client has had before, if there was
+        one.
+        """
+        on, service, end = self.on, self.service, written.end
+        if service is None or not slots or "wire" not in self.measures:
+            return
+        limit_s = 10 * self.time_limit_s
+        if "grpc" not in self.measures:
+            deliver(service, on.cluster, slots["pgoutput"][:1], end)
+        for plugin, names in slots.items():
+            yield Contestant(
+                SPILLWAY, PG_PORT, plugin, 1,
+                lambda plugin=plugin, names=names: recvlogical_on_port(
+                    service, on.cluster, on.bench, plugin, names[:1], end, limit_s
+                ),
+            )  # fmt: skip
+        first = slots["pgoutput"][0]
+        yield Contestant(
+            POSTGRESQL, NULL, "pgoutput", 1,
+            lambda: null_on_primary(on.cluster, on.bench, "pgoutput", end),
+        )  # fmt: skip
+        yield Contestant(
+            SPILLWAY, NULL, "pgoutput", 1,
+            lambda: null_on_port(service, on.bench, "pgoutput", first, end),
+        )  # fmt: skip
+        if len(slots["pgoutput"]) == _MANY:
+            yield Contestant(
+                SPILLWAY, PG_PORT, "pgoutput", _MANY,
+                lambda: recvlogical_on_port(
+                    service, on.cluster, on.bench, "pgoutput", slots["pgoutput"], end, limit_s
+                ),
+                once=True,
+            )  # fmt: skip
+
 
 def capture_of(wal_range: WalRange) -> dict[str, Any]:
     """Return what ours is told to capture."""
@@ -271,7 +310,7 @@ def check_same(measured: Sequence[Measurement]) -> None:
                     f" {name} {counts[0]} of {counts[1]}"
                 )
     for measurement in measured:
-        if measurement.how != RECVLOGICAL or measurement.plugin not in expected:
+        if measurement.how not in (RECVLOGICAL, PG_PORT) or measurement.plugin not in expected:
             continue
         messages, payload_bytes, who = expected[measurement.plugin]
         for run in measurement.runs:

@@ -38,15 +38,13 @@ PROVIDER = PROJECT / "terraform" / "src" / "terraform_provider_spillway" / "decl
 PROVIDER_TYPES = {
     "name": "string", "text": "string", "bool": "bool", "int4": "number", "int8": "number",
     "oid": "number",
-    "xid": "number", "pg_lsn": "string", "timestamptz": "string", "float8": "number", "jsonb": (
-        "map of string"
-    ),
+    "xid": "number", "pg_lsn": "string", "timestamptz": "string", "float8": "number",
+    "jsonb": "map of string",
 }  # fmt: skip
 PROVIDER_OPTION_TYPES = {
     "text": "string", "choice": "string", "time": "string", "size": "string", "number": "number",
-    "whole number": "number", "columns": "map of list of string", "partitions": (
-        "map of list of string"
-    ),
+    "whole number": "number", "columns": "map of list of string",
+    "partitions": "map of list of string",
 }  # fmt: skip
 
 ERRORS = """\

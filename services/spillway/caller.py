@@ -22,14 +22,24 @@ _CLIENT_CHARACTERS_MAX: Final = 200
 _SUBSCRIPTION: Final = re.compile(r"spillway-subscription/([a-z0-9_]{1,63})(?:\s|$)")
 
 
+#: What clients speak, as people are told.
+REST: Final = "REST"
+GRPC: Final = "gRPC"
+POSTGRESQL: Final = "PostgreSQL"
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A client as an interface sees it."""
 
     #: host:port
     address: str | None = None
-    #: the User-Agent, cut to what can be shown
+    #: the User-Agent or application_name, cut to what can be shown
     client: str | None = None
+    #: what it speaks: :data:`REST`, :data:`GRPC` or :data:`POSTGRESQL`
+    protocol: str | None = None
+    #: who it has shown to be, where users are known
+    user: str | None = None
 
     @property
     def subscription(self) -> str | None:
@@ -48,13 +58,19 @@ def caller() -> Caller:
 
 
 @contextmanager
-def calling(address: str | None, client: str | None) -> Iterator[None]:
-    """Work for the client at *address* that calls itself *client*."""
+def calling(
+    address: str | None,
+    client: str | None,
+    *,
+    protocol: str | None = None,
+    user: str | None = None,
+) -> Iterator[None]:
+    """Work for the client at *address* that calls itself *client*; see :class:`Caller`."""
     shown = None
     if client:
         printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in client)
         shown = printable.encode(errors="replace").decode()[:_CLIENT_CHARACTERS_MAX]
-    token = _caller.set(Caller(address, shown))
+    token = _caller.set(Caller(address, shown, protocol, user))
     try:
         yield
     finally:

@@ -60,6 +60,8 @@ class Doors:
     connections_per_address: int | None = None
     #: of PostgreSQL's own protocol, 0 for a free one; None: it is not served
     pg_port: int | None = None
+    #: how many connections to a source the clients of that may have for SQL
+    sql_connections: int = 50
 
 
 class Ports(NamedTuple):
@@ -122,7 +124,7 @@ async def listening(
     pg_port = None
     if pg_listener is not None:
         pg_port = pg_listener.getsockname()[1]
-        rules = ClientRules(doors.certificate, doors.client_timeout_s)
+        rules = ClientRules(doors.certificate, doors.client_timeout_s, doors.sql_connections)
         walsender = WalsenderServer(engine, users, pg_bound, rules)
         watches.append(
             asyncio.create_task(walsender.serve(pg_listener), name="spillway-walsenders")

@@ -72,6 +72,8 @@ class ServeSettings:
     #: how many connections one address may have to REST, and as many to gRPC; 0: no bound; None: a
     #: quarter of all
     connections_per_address: int | None = None
+    #: how many connections to a source clients may have for SQL
+    sql_connections: int = 50
     #: None: SQLite in the data directory
     metadata_url: str | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -209,6 +211,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
                         settings.client_timeout_s,
                         settings.connections_per_address,
                         settings.pg_port,
+                        settings.sql_connections,
                     ),
                 ) as ports:
                     # Programs are clients: they need gRPC from their first to their last word.

@@ -198,6 +198,14 @@ class Settings:
         "behind which all clients are one address",
         "a quarter of all there may be, loopback excepted",
     )
+    sql_connections: int = _variable(
+        "SPILLWAY_SQL_CONNECTIONS",
+        _count,
+        50,
+        "how many connections to one source the clients of PostgreSQL's protocol may have for SQL, "
+        "all together; the source's `max_connections` must have room for them",
+        "`50`",
+    )
     stream_bytes: int | None = _variable(
         "SPILLWAY_STREAM_BYTES",
         _size,

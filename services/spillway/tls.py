@@ -470,14 +470,19 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
 
 
 def _end_point(pem: bytes) -> bytes | None:
-    """Hash a file's first certificate with the digest of its signature (RFC 5929, 4.1); None where
-    that is not known.
-    """
+    """Hash a file's first certificate, see :func:`end_point_of`."""
     match = _PEM.search(pem)
     try:
-        if match is None:
-            return None
-        der = binascii.a2b_base64(match[1])
+        return None if match is None else end_point_of(binascii.a2b_base64(match[1]))
+    except binascii.Error:
+        return None
+
+
+def end_point_of(der: bytes) -> bytes | None:
+    """Hash a certificate with the digest of its signature, for tls-server-end-point (RFC 5929,
+    4.1); None where that is not known.
+    """
+    try:
         # Certificate: what is signed, the signature's algorithm, the signature.
         algorithm = _elements(_elements(_elements(der)[0][1])[1][1])[0][1]
     except (ValueError, IndexError):

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
+from harness.pg_port import create_user, dsn_of
+from harness.replication_client import ReplicationClient
+from spillway.pg.lsn import Lsn
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -174,3 +178,35 @@ def test_names_and_values_are_only_text(
         expect(rows.locator("dd").last).to_have_text(hostile)
     assert page.evaluate("window.taken") is None
     shop.execute('DROP TABLE "</td><script>window.taken=1</script>"')
+
+
+def test_a_client_of_postgresqls_protocol(
+    slot: str, shop: Database, service: Service, page: Page
+) -> None:
+    """Who it is, on the slot's page, the source's and the overview; and how far it is."""
+    create_user(service, "loader", "shop")
+    dsn = f"{dsn_of(service, 'loader', 'shop')} application_name='Debezium <b>Streaming</b>'"
+    with ReplicationClient(dsn) as client:
+        client.start(slot, "proto_version '2', publication_names 'p'")
+        address = service.slot(slot)["consumer"]["address"]
+        page.goto(f"/ui/slots/{slot}")
+        consumer = page.locator("p.consumer")
+        expect(consumer).to_contain_text(
+            f"a stream from {address} over PostgreSQL's protocol as user loader "
+            "(Debezium <b>Streaming</b>) since 20"
+        )
+        expect(consumer).to_contain_text("no feedback yet")
+        shop.execute("INSERT INTO visits VALUES (now(), 'seen')")
+        end = service.wait_decoded(slot, shop)
+        client.read_to(end)
+        client.feedback(Lsn.parse(end), reply_requested=True)
+        # Nobody reloads.
+        expect(consumer).to_contain_text("last feedback")
+        expect(consumer).to_contain_text(f"confirmed up to {end}")
+        expect(consumer).to_contain_text("handed out up to")
+        for path in ("/", "/ui/sources/main"):
+            page.goto(path)
+            row = page.locator("tr", has=page.get_by_role("link", name=slot))
+            expect(row).to_contain_text(f"Debezium <b>Streaming</b>, user loader, {address}")
+    expect(row).not_to_contain_text("loader")
+    service.call("DELETE", "/users/loader")

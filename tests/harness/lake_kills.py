@@ -226,7 +226,7 @@ class LakeKills:
         command = [
             sys.executable,
             "-m",
-            ("spillway.cli"),
+            "spillway.cli",
             "lake",
             "run",
             "--slot",

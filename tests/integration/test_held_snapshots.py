@@ -12,7 +12,7 @@ import pytest
 
 from harness.service import Service, service_in_process
 from spillway.consumer.connect import exports_of
-from spillway.consumer.snapshots import Source
+from spillway.consumer.snapshots import Source, SourceSnapshot
 from spillway.errors import SourceInRecovery
 from spillway.service import exports
 from spillway.service.settings import EngineSettings
@@ -88,6 +88,16 @@ def test_commits_that_wait_for_a_standby(service: Service, pg18: Database) -> No
             slot = service.create_slot("paired", pg18.name, snapshot="export")
             assert (slot["snapshot"]["method"], slot["snapshot"]["reason"]) == ("paired", None)
             assert _copied(pg18, slot["snapshot"]) == []
+            told: list[str] = []
+            loads: list[SourceSnapshot] = []
+            source = Source(pg18.dsn, {}, exports_of({"grpc": service.grpc_address}, "first"))
+            behind = source.wal_lsn()
+            tables = source.tables(["public.t"])
+            loading = threading.Thread(
+                target=lambda: loads.append(source.snapshot(tables, told.append, threading.Event()))
+            )
+            loading.start()
+            _until(lambda: told)
             # One that is seen, and committed later: no LSN tells the two apart, and the server has
             # to make a slot for it, which waits.
             pg18.execute("SET synchronous_commit = local; INSERT INTO t VALUES (2)")
@@ -108,11 +118,17 @@ def test_commits_that_wait_for_a_standby(service: Service, pg18: Database) -> No
             _name_standbys(pg18, "")
             thread.join(60)
     asking.join(120)
+    loading.join(120)
+    # Who has the lake at the commit already has no use for what was before it.
+    (loaded,) = loads
+    loaded.close()
+    assert loaded.lsn > behind
+    assert "before a commit that is in WAL and that nobody sees yet" in told[0]
     snapshot = answers[0]["snapshot"]
     assert snapshot["method"] == "temporary_slot"
     assert "was visible before transaction" in snapshot["reason"]
     assert _copied(pg18, snapshot) == [1, 2]
-    assert not pg18.value("SELECT count(*) FROM pg_replication_slots WHERE temporary")
+    _until(lambda: not pg18.value("SELECT count(*) FROM pg_replication_slots WHERE temporary"))
     pg18.execute("INSERT INTO t VALUES (3)")
     service.wait_decoded("first", pg18)
     assert _changes(service, "paired") == ["1", "2", "3"]
@@ -194,6 +210,13 @@ def test_who_loads_a_lake_waits_for_nobody(service: Service, pg18: Database) -> 
         finally:
             snapshot.close()
         running.commit()
+    # Nothing is written, and the next one is later: they are told apart by their LSNs.
+    for _ in range(2):
+        earlier, end = snapshot.lsn, source.wal_lsn()
+        snapshot = source.snapshot(source.tables(["public.t"]), told.append, threading.Event())
+        snapshot.close()
+        assert not told
+        assert snapshot.lsn > max(earlier, end)
     nobody = Source(pg18.dsn, {}, exports_of({"grpc": "127.0.0.1:1"}, "first"))
     snapshot = nobody.snapshot(nobody.tables(["public.t"]), told.append, threading.Event())
     snapshot.close()

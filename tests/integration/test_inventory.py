@@ -58,9 +58,8 @@ def test_tables_and_what_stands_in_the_way(service: Service, pg: Database) -> No
     service.wait_decoded("s", pg)
     found = tables(service, pg.name)
     assert list(found) == [
-        "public.nokey", "public.nothing", "public.part", "public.root", "public.whole", (
-            "shop.Odd.name"
-        ),
+        "public.nokey", "public.nothing", "public.part", "public.root", "public.whole",
+        "shop.Odd.name",
     ]  # fmt: skip
     odd = found["shop.Odd.name"]
     assert odd["columns"] == [

@@ -124,8 +124,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             cluster.destroy()
 
 
-# -- what a disk
-# does ---------------------------------------------------------------------------------
+# -- what a disk does -------------------------------------------------------------------------
 
 Damage = "Callable[[list[Path]], None]"
 
@@ -446,8 +445,7 @@ def test_the_store_has_the_wal_no_more(recorded: Recorded, tmp_path: Path, archi
         check(service, recorded, {*SLOTS} if archived else {"mid", "new", "other"})
 
 
-# -- what is there, and can't be
-# read -----------------------------------------------------------------
+# -- what is there, and can't be read ---------------------------------------------------------
 
 #: what may not be read, and whose trouble that is: a database's, the whole source's, or only its
 #: who reads there

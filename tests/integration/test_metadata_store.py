@@ -501,9 +501,8 @@ async def test_slots_of_the_former_release_are_kept(metadata_url: str) -> None:
         slot = {
             "slot_name": "kept", "source": "shop", "database": "shop", "datoid": 1,
             "plugin": "wal2json", "slot_type": "logical",
-            "confirmed_flush_lsn": 77, "options": '{"a": "b"}', "created_at": (
-                "2026-11-22 08:00:00"
-            ), "temporary": False,
+            "confirmed_flush_lsn": 77, "options": '{"a": "b"}', "created_at": "2026-11-22 08:00:00",
+            "temporary": False,
         }  # fmt: skip
         temporary = {**slot, "slot_name": "temporary", "temporary": True}
         for table, row in (("sources", source), ("slots", slot), ("slots", temporary)):

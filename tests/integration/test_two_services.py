@@ -334,9 +334,8 @@ def test_each_write_proves_the_lease(tmp_path: Path, pg15: Database) -> None:
             for method, path, json in (
                 (
                     "POST", "/slots",
-                    {"slot_name": "x", "source": "main", "database": pg15.name, "plugin": (
-                        "test_decoding"
-                    )},
+                    {"slot_name": "x", "source": "main", "database": pg15.name,
+                     "plugin": "test_decoding"},
                 ),
                 ("POST", "/slots/s/advance", {"upto_lsn": end}),
                 ("POST", "/slots/s/rewind", {"lsn": end}),

@@ -233,7 +233,7 @@ def assert_columns(service: Service, odd: Odd) -> None:
         f"{shown}'s",
         f"l{shown}",
         f'("{shown} x",{shown})',
-        (f"{{l{shown},{shown}}}"),
+        f"{{l{shown},{shown}}}",
         shown,
     ]
     late = [batch.schema for batch in batches if f"late{shown}" in batch.schema.names]
@@ -259,10 +259,8 @@ def assert_shown(service: Service, odd: Odd) -> None:
 
 def assert_decoded(odd: Odd, directory: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     words = [
-        "decode", "--wal-dir", str(odd.database.cluster.wal_directory), (
-            "--data-directory"
-        ), str(directory),
-        "--database", odd.database.name,
+        "decode", "--wal-dir", str(odd.database.cluster.wal_directory), "--data-directory",
+        str(directory), "--database", odd.database.name,
     ]  # fmt: skip
     # Without two-phase: a prepared transaction is an ordinary one.
     theirs = [

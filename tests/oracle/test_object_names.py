@@ -52,17 +52,10 @@ CREATE TEXT SEARCH DICTIONARY "Odd".d (TEMPLATE = simple);
 
 #: type → where its values are
 SOURCES = {
-    "regclass": (
-        "pg_class WHERE relpersistence <> 't'"
-    ), "regtype": "pg_type", "regproc": "pg_proc", (
-        "regprocedure"
-    ): "pg_proc",
-    "regoper": "pg_operator", "regoperator": "pg_operator", "regcollation": "pg_collation", (
-        "regnamespace"
-    ): (
-        "pg_namespace"
-    ),
-    "regconfig": "pg_ts_config", "regdictionary": "pg_ts_dict", "regrole": "pg_authid",
+    "regclass": "pg_class WHERE relpersistence <> 't'", "regtype": "pg_type", "regproc": "pg_proc",
+    "regprocedure": "pg_proc", "regoper": "pg_operator", "regoperator": "pg_operator",
+    "regcollation": "pg_collation", "regnamespace": "pg_namespace", "regconfig": "pg_ts_config",
+    "regdictionary": "pg_ts_dict", "regrole": "pg_authid",
 }  # fmt: skip
 
 CHANGES = """

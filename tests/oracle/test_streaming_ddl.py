@@ -222,9 +222,8 @@ def in_blocks(
 ) -> DecodingSession:
     return DecodingSession(
         database, directory, work_mem_bytes=WORK_MEM_BYTES // 2, stream_bytes=WORK_MEM_BYTES,
-        options=options, settings={"logical_decoding_work_mem": (
-            f"{WORK_MEM_BYTES >> 10}kB"
-        )}, plugin=plugin,
+        options=options, settings={"logical_decoding_work_mem": f"{WORK_MEM_BYTES >> 10}kB"},
+        plugin=plugin,
     )  # fmt: skip
 
 

@@ -294,14 +294,11 @@ WAL2JSON_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "2": _V2,
     "2 everything": {**_V2, **_EVERYTHING},
     "2 bare": {**_V2, **_BARE},
-    "2 domains": {**_V2, **_DOMAINS, "include-typmod": "0", "pretty-print": "1", (
-        "write-in-chunks"
-    ): "1"},
-    "2 filtered": {**_V2, **_TABLES, **_MESSAGES, "actions": "update , truncate", (
-        "filter-origins"
-    ): "ORIGIN"},
+    "2 domains": {**_V2, **_DOMAINS, "include-typmod": "0", "pretty-print": "1",
+                  "write-in-chunks": "1"},
+    "2 filtered": {**_V2, **_TABLES, **_MESSAGES, "actions": "update , truncate",
+                   "filter-origins": "ORIGIN"},
     "2 origins": {**_V2, "filter-origins": "ORIGIN", "include-origin": "1"},
-    "2 nothing added": {**_V2, "add-tables": "", "actions": "", "filter-tables": " ", (
-        "filter-msg-prefixes"
-    ): ""},
+    "2 nothing added": {**_V2, "add-tables": "", "actions": "", "filter-tables": " ",
+                        "filter-msg-prefixes": ""},
 }  # fmt: skip

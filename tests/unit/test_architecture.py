@@ -115,7 +115,8 @@ KNOWS_ONLY = {
     "admin": GROUND | {"service", "subscriber"},
     # What clients ask of a source itself is asked as the receiver asks.
     "walsender": GROUND
-    | {"service", "users", "store.rows", "receiver.primary", "receiver.source_session"},
+    | {"service", "users", "store.rows", "receiver.primary", "receiver.source_session"}
+    | {"receiver.conninfo", "receiver.connect_errors"},
     # Rows of the metadata store.
     "users": GROUND | {"store"},
     # The demo uses the service as a user does: as a program, over its interfaces.

@@ -143,10 +143,8 @@ _NAMES: Final[Mapping[int, str]] = {
     790: "money",
     829: "macaddr", 869: "inet", 1042: "bpchar", 1043: "varchar", 1082: "date", 1083: "time",
     1114: "timestamp",
-    1184: (
-        "timestamptz"
-    ), 1186: "interval", 1266: "timetz", 1560: "bit", 1562: "varbit", 1700: "numeric",
-    2950: "uuid", 3220: "pg_lsn", 3614: "tsvector", 3615: "tsquery", 3802: "jsonb",
+    1184: "timestamptz", 1186: "interval", 1266: "timetz", 1560: "bit", 1562: "varbit",
+    1700: "numeric", 2950: "uuid", 3220: "pg_lsn", 3614: "tsvector", 3615: "tsquery", 3802: "jsonb",
     3904: "int4range",
     3906: "numrange", 3908: "tsrange", 3910: "tstzrange", 3912: "daterange", 3926: "int8range",
     5069: "xid8",

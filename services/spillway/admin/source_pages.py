@@ -123,8 +123,7 @@ class SourcePages(PageGroup):
             "slots": view.slots_of(source.info.name),
         }
 
-    # -- adding, altering and
-    # dropping ------------------------------------------------------------------
+    # -- adding, altering and dropping --------------------------------------------------------
 
     async def _new(self, request: Request) -> Response:
         return self._pages.page(request, "new_source.html", live="")

@@ -313,9 +313,8 @@ class RelationDescriptor:
             oid=value["oid"], schema=value["schema"], name=value["name"], kind=value["kind"],
             persistence=value["persistence"], replica_identity=value["replica_identity"],
             columns=columns, types=types, toast_oid=value["toast_oid"],
-            primary_key=tuple(value["primary_key"]), primary_key_deferrable=value[(
-                "primary_key_deferrable"
-            )],
+            primary_key=tuple(value["primary_key"]),
+            primary_key_deferrable=value["primary_key_deferrable"],
             identity_columns=tuple(value["identity_columns"]),
             publications=published(value["kind"], memberships, database_publications),
             database_publications=database_publications, memberships=memberships,

@@ -18,21 +18,17 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING, Final
 
 from spillway.certify.comparison import Comparison
 from spillway.certify.follower import Follower
+from spillway.certify.load import Load, workload_database
 from spillway.certify.oracle import OracleSlot
 from spillway.certify.rendering import RenderingSink, Subject
 from spillway.certify.report import Report, SubjectReport
-from spillway.certify.workload.driver import Workload
-from spillway.errors import NotReady, ReplicationSlotsExhausted, SourceError, SourceNotPermitted
+from spillway.errors import NotReady, ReplicationSlotsExhausted, SourceError
 from spillway.pg.encoding import server_encoding
 from spillway.plugins.interface import PluginContext
 from spillway.receiver.checks import check_source
@@ -40,14 +36,14 @@ from spillway.receiver.primary import wal_flush_lsn, with_database
 from spillway.receiver.source_session import source_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import threading
+    from collections.abc import Callable
 
     from spillway.certify.rendering import Line
     from spillway.receiver.checks import SourceFacts
 
 _POLL_S: Final = 0.2
 _CATCH_UP_S: Final = 120.0
-_RELEASE_S: Final = 30.0
 #: Every transaction is framed by BEGIN and COMMIT, by which both sides are aligned.
 _TEST_DECODING: Final = {"include-timestamp": "on"}
 
@@ -79,7 +75,7 @@ def certify(settings: CertifySettings, say: Callable[[str], None], stop: threadi
     with contextlib.ExitStack() as stack:
         dsn = settings.dsn
         if settings.seed is not None:
-            name = stack.enter_context(_database(dsn))
+            name = stack.enter_context(workload_database(dsn))
             dsn = with_database(dsn, name)
             facts = check_source(dsn)
         return _Run(settings, dsn, facts, say, stop).run(stack)
@@ -141,7 +137,14 @@ class _Run:
             self._subjects, context, self._deliver, [oracle.start_lsn for oracle in oracles]
         )
         follower.start(sink)
-        load = _Load(self._settings, self._dsn, self._facts, suffix, self._stop)
+        load = Load(
+            self._dsn,
+            self._facts,
+            seed=self._settings.seed,
+            steps=self._settings.steps,
+            prefix=f"spillway_certify_{suffix}",
+            interrupted=self._stop,
+        )
         stack.callback(load.end)
         self._say("comparing")
         load.start()
@@ -205,7 +208,7 @@ class _Run:
                 hint="Run certify again, and report this if it happens again.",
             )
 
-    def _follow(self, follower: Follower, load: _Load) -> None:
+    def _follow(self, follower: Follower, load: Load) -> None:
         deadline = time.monotonic() + self._settings.duration_s
         while not self._stop.is_set() and not load.done:
             if self._settings.seed is None and time.monotonic() >= deadline:
@@ -237,117 +240,6 @@ class _Run:
         follower.check()
         for comparison in self._comparisons:
             comparison.finish(follower.position)
-
-
-class _Load:
-    """The built-in workload in a thread; nothing at all when live traffic is followed."""
-
-    def __init__(
-        self,
-        settings: CertifySettings,
-        dsn: str,
-        facts: SourceFacts,
-        suffix: str,
-        stop: threading.Event,
-    ) -> None:
-        self._steps = settings.steps
-        self._stop = threading.Event()
-        self._interrupted = stop
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
-        self.summary: dict[str, Any] | None = None
-        if settings.seed is not None:
-            self._workload = Workload(
-                dsn,
-                settings.seed,
-                major=facts.server_version_num // 10000,
-                superuser=facts.is_superuser,
-                cluster_prefix=f"spillway_certify_{suffix}",
-                log=lambda _session, _statement: None,
-            )
-            self.summary = {"seed": settings.seed, "steps": 0, "failed": {}}
-            self._thread = threading.Thread(target=self._run, name="workload", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        if self._thread is not None:
-            self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """Whether the workload has ended; live traffic never does."""
-        return self._thread is not None and not self._thread.is_alive()
-
-    def end(self) -> None:
-        """End the workload and its transactions; raise what ended it before."""
-        self._stop.set()
-        if self._thread is not None and self._thread.ident is not None:
-            self._thread.join()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _run(self) -> None:
-        workload = self._workload
-        try:
-            workload.setup()
-            while workload.steps < self._steps and not self._stop.is_set():
-                if self._interrupted.is_set():
-                    break
-                workload.step()
-            workload.finish()
-        except Exception as error:  # noqa: BLE001 - raised again by end()
-            self._error = error
-        self.summary = {
-            "seed": (self.summary or {})["seed"],
-            "steps": workload.steps,
-            "failed": dict(workload.failures),
-        }
-
-
-@contextlib.contextmanager
-def _database(dsn: str) -> Iterator[str]:
-    """Create a database for the workload, and drop it whatever happens."""
-    name = f"spillway_certify_{secrets.token_hex(4)}"
-    try:
-        with source_session(dsn) as connection:
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name))
-            )
-    except SourceError as error:
-        if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
-            raise SourceNotPermitted(
-                "the workload needs a database of its own, and the role may not create one",
-                hint="ALTER ROLE … CREATEDB; or leave --workload out, to follow live traffic.",
-            ) from None
-        raise
-    try:
-        yield name
-    finally:
-        _drop_database(dsn, name)
-
-
-def _drop_database(dsn: str, name: str) -> None:
-    """Drop the workload's database with what an interrupted workload left prepared in it."""
-    with source_session(with_database(dsn, name)) as connection:
-        left = connection.execute(
-            "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-        ).fetchall()
-        for (gid,) in left:
-            connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
-    drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-    deadline = time.monotonic() + _RELEASE_S
-    with source_session(dsn) as connection:
-        while True:
-            try:
-                connection.execute(drop)
-            except psycopg.errors.ObjectInUse:
-                # The server notices a moment later that the session of a slot has gone.
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_POLL_S / 4)
-            else:
-                return
 
 
 def _version(number: int) -> str:

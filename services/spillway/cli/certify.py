@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spillway.certify.report import Report
+    from spillway.certify.wire.report import WireReport
 
 
 def certify(
@@ -33,15 +40,18 @@ def certify(
         list[str] | None,
         typer.Option(help="Compare pgoutput with this publication too; may be repeated."),
     ] = None,
+    wire: Annotated[
+        str | None,
+        typer.Option(
+            help="A running service's PostgreSQL port, as a libpq DSN of the same database: "
+            "compare what it sends with what the server's walsender sends, byte for byte.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Report as a JSON object.")] = False,
 ) -> None:
     """Decode a live server beside its own logical decoding, compare every line, report."""
-    from spillway.certify.run import CertifySettings  # noqa: PLC0415 - heavy
-    from spillway.certify.run import certify as run  # noqa: PLC0415 - heavy
-
-    settings = CertifySettings(
-        dsn, duration, seed if workload else None, steps, tuple(publication or ())
-    )
+    publications = tuple(publication or ())
+    run = _run(dsn, wire, duration, seed if workload else None, steps, publications)
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -55,9 +65,27 @@ def certify(
     for number in before:
         signal.signal(number, interrupt)
     try:
-        report = run(settings, lambda text: typer.echo(text, err=True), stop)
+        report = run(lambda text: typer.echo(text, err=True), stop)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     typer.echo(report.as_json() if json else report.as_text())
     raise typer.Exit(1 if not report.equal else 130 if report.interrupted else 0)
+
+
+def _run(
+    dsn: str,
+    wire: str | None,
+    duration_s: float,
+    seed: int | None,
+    steps: int,
+    publications: tuple[str, ...],
+) -> Callable[[Callable[[str], None], threading.Event], Report | WireReport]:
+    """Return what is to be done; it is given where to say how it goes, and what stops it."""
+    if wire is None:
+        from spillway.certify.run import CertifySettings, certify  # noqa: PLC0415 - heavy
+
+        return partial(certify, CertifySettings(dsn, duration_s, seed, steps, publications))
+    from spillway.certify.wire.run import WireSettings, certify_wire  # noqa: PLC0415 - heavy
+
+    return partial(certify_wire, WireSettings(dsn, wire, duration_s, seed, steps, publications))

@@ -152,6 +152,7 @@ def serve(
                 umask=umask,
                 client_timeout_s=settings.client_timeout,
                 connections_per_address=settings.connections_per_address,
+                sql_connections=settings.sql_connections,
                 metadata_url=metadata_url or settings.metadata_url,
                 engine=engine,
             )

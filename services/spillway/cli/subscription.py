@@ -84,14 +84,12 @@ JobOptions = Annotated[
     ),
 ]
 _LIST_COLUMNS: Final = (
-    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot", (
-        "confirmed_flush_lsn"
-    ),
+    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot",
+    "confirmed_flush_lsn",
 )  # fmt: skip
 _LIST_RANKED: Final = (
-    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source", "slot", (
-        "confirmed_flush_lsn"
-    ),
+    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source", "slot",
+    "confirmed_flush_lsn",
 )  # fmt: skip
 _TABLE_COLUMNS: Final = ("table", "state", "changes", "bytes_copied", "bytes_total")
 

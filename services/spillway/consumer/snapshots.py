@@ -8,10 +8,18 @@ it. The service, which decodes the source's WAL, pairs the two and waits for nob
 (:mod:`spillway.source_snapshots.pairing`). Where it can't be asked, or has none to give, the server
 does, which waits for transactions that run (:mod:`spillway.receiver.temporary_slot`). So::
 
-    the service, or the server   ──▶ S, the name of a snapshot
+    source                       writes a record of WAL, which ends behind F, where WAL ended when it was asked
+    the service, or the server   ──▶ S > F, the name of a snapshot
     holder (SQL)                 BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what those who copy import
     the service, or the server   gives its own up: nothing keeps WAL
     holder                       LOCK … ACCESS SHARE; describe the tables; stay open until all is copied
+
+S is behind F, and so behind whatever the slot has delivered, and behind each snapshot that was
+taken before: a consumer tells by the LSN which of two it has, and its tables move forward only. Of
+itself the service's snapshot need not be: where nothing is written since, it is at the same LSN as
+the last one, and where a commit waits for a synchronous standby it is before that commit, which the
+slot may have delivered. The former is why a record is written. In the latter case another snapshot
+is taken, a few times; then the server is asked, and waits for that commit.
 
 The holder keeps two things: the snapshot, so VACUUM keeps the rows that it sees, and the shape of
 the tables: DDL waits (as for pg_dump). What happened to a table between S and the lock would show
@@ -57,6 +65,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _ATTEMPTS: Final = 5
 _LOCK_TIMEOUT: Final = "10s"
 _POLL_S: Final = 0.2
+#: Snapshots of the service that are not late enough, until the server is asked: a commit may be
+#: about to be visible.
+_EARLY_MAX: Final = 10
 
 _TABLES: Final = """
 SELECT nspname, relname, pg_catalog.pg_table_size(c.oid)::int8
@@ -254,7 +265,7 @@ class Source:
     def snapshot(
         self, tables: Sequence[SourceTable], tell: Callable[[str], None], stopping: threading.Event
     ) -> SourceSnapshot:
-        """Take a snapshot and describe *tables* as of it.
+        """Take a snapshot and describe *tables* as of it. Its LSN is later than the end of WAL was.
 
         Raises:
             SourceError: the server refuses.
@@ -298,8 +309,7 @@ class Source:
     def _take(self, tell: Callable[[str], None], stopping: threading.Event) -> SourceSnapshot:
         if self._exports is not None:
             try:
-                with self._exports() as exported:
-                    return self._imported(exported.name, exported.lsn, exported.contents)
+                return self._exported(self._exports, stopping)
             except SpillwayError as error:
                 tell(f"the service has no snapshot to give ({error.message}): asking the source")
 
@@ -315,6 +325,41 @@ class Source:
 
         with exported_by_slot(self._dsn, slot, slow, over) as (lsn, name):
             return self._imported(name, lsn)
+
+    def _exported(
+        self,
+        exports: Callable[[], AbstractContextManager[ExportedSnapshot]],
+        stopping: threading.Event,
+    ) -> SourceSnapshot:
+        """Import a snapshot of the service.
+
+        Raises:
+            NotReady: there is none that is late enough.
+            SpillwayError: it has none to give, or the server refuses.
+        """
+        end = self._write()
+        for _ in range(_EARLY_MAX):
+            with exports() as exported:
+                if exported.lsn > end:
+                    return self._imported(exported.name, exported.lsn, exported.contents)
+            if stopping.wait(_POLL_S):
+                break
+        raise NotReady(
+            f"its snapshots are as of {Lsn(exported.lsn)}, before a commit that is in WAL and that "
+            "nobody sees yet",
+            hint="Does it wait for a synchronous standby? pg_stat_activity shows SyncRep then.",
+        )
+
+    def _write(self) -> int:
+        """Have the server write a record of WAL; return where WAL ended before it."""
+        with self._session() as connection:
+            row = connection.execute(
+                "SELECT pg_catalog.pg_current_wal_insert_lsn()::text"
+            ).fetchone()
+            assert row is not None
+            # The commit of a transaction that wrote nothing waits for no standby.
+            connection.execute("SELECT pg_catalog.pg_current_xact_id()")
+        return int(Lsn.parse(row[0]))
 
     def _imported(self, name: str, lsn: int, contents: str | None = None) -> SourceSnapshot:
         """Import a snapshot, which must have these *contents* if they are given.

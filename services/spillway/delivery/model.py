@@ -6,13 +6,19 @@ Plain frozen dataclasses, which ``service/model.py`` hands on to the interfaces.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from spillway.caller import POSTGRESQL
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from spillway.pg.lsn import Lsn
     from spillway.plugins.messages import EncodedBatch
+
+
+#: as a sentence has them
+_PROTOCOLS: Final = {POSTGRESQL: "PostgreSQL's protocol"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class Consumer:
     kind: str
     #: host:port that it came from; None: it did not come over the network
     address: str | None
-    #: how its program names itself (User-Agent)
+    #: how its program names itself: User-Agent, or application_name
     client: str | None
     #: of the subscription whose program it is
     subscription: str | None
@@ -34,6 +40,21 @@ class Consumer:
     sent_lsn: Lsn | None = None
     #: None: it is so now; else another process serves it, and stored this then
     as_of: datetime | None = None
+    #: what it speaks: REST, gRPC or PostgreSQL; None: nothing over the network, or a release before
+    #: this was kept serves it
+    protocol: str | None = None
+    #: who it has shown to be, over PostgreSQL's protocol
+    user: str | None = None
+
+    @property
+    def shortly(self) -> str:
+        """Name it in a few words: its program, who it is, and where it came from."""
+        program = self.client or ""
+        if self.protocol != POSTGRESQL:
+            # What follows in a User-Agent is its libraries.
+            program = program.split(" ", 1)[0]
+        user = None if self.user is None else f"user {self.user}"
+        return ", ".join(filter(None, (program, user, self.address))) or f"a {self.kind}"
 
     def __str__(self) -> str:
         """Name it as a person would."""
@@ -42,6 +63,10 @@ class Consumer:
             what += f" of subscription {self.subscription}"
         if self.address is not None:
             what += f" from {self.address}"
+        if self.protocol is not None:
+            what += f" over {_PROTOCOLS.get(self.protocol, self.protocol)}"
+        if self.user is not None:
+            what += f" as user {self.user}"
         if self.client:
             what += f" ({self.client})"
         return f"{what} since {self.since:%Y-%m-%d %H:%M:%S} UTC"

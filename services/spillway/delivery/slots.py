@@ -114,6 +114,8 @@ def consumer_of(stored: Mapping[str, str | None]) -> Consumer:
         last_feedback_at=None if feedback is None else datetime.fromisoformat(feedback),
         sent_lsn=None if sent is None else Lsn.parse(sent),
         as_of=datetime.fromisoformat(str(stored["as_of"])),
+        protocol=stored.get("protocol"),
+        user=stored.get("user"),
     )
 
 

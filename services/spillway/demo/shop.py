@@ -263,9 +263,8 @@ class Shop:
             "customers",
             (
                 (n, f"c{n}@example.com", f"Customer {n} 客户", tiers[n % 4], n % 7 != 0,
-                 Decimal(self._random.randrange(1_000_000)) / 100, (
-                     f'{{"n": {n}, "tags": ["a", "b"]}}'
-                 ),
+                 Decimal(self._random.randrange(1_000_000)) / 100,
+                 f'{{"n": {n}, "tags": ["a", "b"]}}',
                  f"20{n % 20:02}-0{n % 9 + 1}-1{n % 10}")
                 for n in range(100, 5_100)
             ),

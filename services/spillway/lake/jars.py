@@ -311,9 +311,8 @@ def _run_maven(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
     )
     return _run(
         [
-            maven, "--batch-mode", "--quiet", "--file", str(project), (
-                "dependency:copy-dependencies"
-            ),
+            maven, "--batch-mode", "--quiet", "--file", str(project),
+            "dependency:copy-dependencies",
             "-DexcludeTransitive=true", f"-DoutputDirectory={into}",
         ]
     )  # fmt: skip

@@ -116,15 +116,13 @@ _PG_ATTRIBUTE_BEGIN: Final[tuple[tuple[str, int, str], ...]] = (
     ("atttypid", 4, "i"),
 )
 _PG_ATTRIBUTE_14: Final = (
-    *_PG_ATTRIBUTE_BEGIN, ((
-        "attstattarget"
-    ), 4, "i"), ("attlen", 2, "s"), ("attnum", 2, "s"), ("attndims", 4, "i"),
+    *_PG_ATTRIBUTE_BEGIN, ("attstattarget", 4, "i"), ("attlen", 2, "s"), ("attnum", 2, "s"),
+    ("attndims", 4, "i"),
     ("attcacheoff", 4, "i"), ("atttypmod", 4, "i"), ("attbyval", 1, "c"), ("attalign", 1, "c"),
 )  # fmt: skip
 _PG_ATTRIBUTE_16: Final = (
-    *_PG_ATTRIBUTE_BEGIN, ("attlen", 2, "s"), ("attnum", 2, "s"), ((
-        "attcacheoff"
-    ), 4, "i"), ("atttypmod", 4, "i"),
+    *_PG_ATTRIBUTE_BEGIN, ("attlen", 2, "s"), ("attnum", 2, "s"), ("attcacheoff", 4, "i"),
+    ("atttypmod", 4, "i"),
     ("attndims", 2, "s"), ("attbyval", 1, "c"), ("attalign", 1, "c"),
 )  # fmt: skip
 _PG_ATTRIBUTE_18: Final = tuple(column for column in _PG_ATTRIBUTE_16 if column[0] != "attcacheoff")

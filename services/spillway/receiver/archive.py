@@ -101,8 +101,7 @@ class WalArchive:
         numbers = self._timelines_of()
         return Lsn(min(numbers) * self._segment_size) if numbers else None
 
-    # -- choosing a
-    # file -----------------------------------------------------------------------------
+    # -- choosing a file ----------------------------------------------------------------------
 
     def _timelines_of(self) -> dict[int, list[int]]:
         """List the archive: segment number → timelines, ascending."""
@@ -141,8 +140,7 @@ class WalArchive:
         except FileNotFoundError:
             return None
 
-    # -- believing a
-    # file ----------------------------------------------------------------------------
+    # -- believing a file ---------------------------------------------------------------------
 
     def _check(self, file: SegmentFile, number: int) -> None:
         start = Lsn(number * self._segment_size)

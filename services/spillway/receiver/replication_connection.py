@@ -143,8 +143,7 @@ class ReplicationConnection:
         self._events = 0
         self._unread = False
 
-    # --
-    # connecting ----------------------------------------------------------------------------------
+    # -- connecting ---------------------------------------------------------------------------
 
     @classmethod
     def connect(cls, conninfo: str, wake_up: WakeUp) -> Self:
@@ -197,8 +196,7 @@ class ReplicationConnection:
         """PostgreSQL's version, 150018 for 15.18."""
         return self._pgconn.server_version
 
-    # --
-    # commands ------------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------
 
     def identify_system(self) -> SystemIdentity:
         """IDENTIFY_SYSTEM: which cluster this is, on which timeline, how far its WAL is flushed."""
@@ -288,8 +286,7 @@ class ReplicationConnection:
         ]
         return CommandFailed(sqlstate.decode(), " ".join(filter(None, parts)))
 
-    # --
-    # streaming -----------------------------------------------------------------------------------
+    # -- streaming ----------------------------------------------------------------------------
 
     def receive(self) -> memoryview | None:
         """Return the next message of the stream, None when the socket has none ready. Never waits.

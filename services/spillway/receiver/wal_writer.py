@@ -168,8 +168,7 @@ class WalWriter:
         """What was appended, for readers of this process."""
         return self._shown
 
-    # --
-    # opening -------------------------------------------------------------------------------------
+    # -- opening ------------------------------------------------------------------------------
 
     def _lock_directory(self) -> None:
         try:
@@ -228,48 +227,48 @@ class WalWriter:
             raise self._storage_error(error, "mend", number * size) from error
         return mended
 
-    # -- what is
-    # there -------------------------------------------------------------------------------
+    # -- what is there ------------------------------------------------------------------------
+
+    # As a reader of this process has it; see WalReader for what each of them is.
 
     @property
     def system_id(self) -> str:
-        """System identifier of the cluster, decimal."""
-        return str(self._state_file.state.system_id)
+        """The cluster's."""
+        return self._shown.system_id
 
     @property
     def segment_size(self) -> int:
-        """The cluster's ``wal_segment_size``."""
-        return self._segment_size
+        """The cluster's."""
+        return self._shown.segment_size
 
     @property
     def timeline(self) -> int:
         """Timeline of what is appended next."""
-        return self._state_file.state.timeline
+        return self._shown.timeline
 
     @property
     def first_lsn(self) -> Lsn:
         """The oldest byte that is kept."""
-        return self._state_file.state.first_lsn
+        return self._shown.first_lsn
 
     @property
     def flushed_lsn(self) -> Lsn:
         """End of what is durable: what may be confirmed to the primary."""
-        return self._state_file.state.flushed_lsn
+        return self._shown.flushed_lsn
 
     @property
     def received_lsn(self) -> Lsn:
         """End of what is appended. Falls back to ``flushed_lsn`` when a sync fails, else only
         grows.
         """
-        return self._shown.end_lsn
+        return self._shown.received_lsn
 
     @property
     def retained_bytes(self) -> int:
         """Disk space that the segment files take."""
         return len(self._segments) * self._segment_size
 
-    # -- writing: one
-    # thread -------------------------------------------------------------------------
+    # -- writing: one thread ------------------------------------------------------------------
 
     def append(self, lsn: int, data: bytes | bytearray | memoryview) -> None:
         """Take WAL bytes that begin at *lsn*, which must be ``received_lsn``. Readable in this
@@ -456,8 +455,7 @@ class WalWriter:
     def _store_history(self, timeline: int, history: bytes) -> None:
         replace_file(self.directory / history_name(timeline), history)
 
-    # --
-    # removing ------------------------------------------------------------------------------------
+    # -- removing -----------------------------------------------------------------------------
 
     def remove_before(self, lsn: int) -> None:
         """Remove the segment files that lie wholly before *lsn*, never one with bytes not yet
@@ -480,8 +478,7 @@ class WalWriter:
         except OSError as error:
             raise self._storage_error(error, "remove segments of", lsn) from error
 
-    # -- closing and
-    # errors --------------------------------------------------------------------------
+    # -- closing and errors -------------------------------------------------------------------
 
     def close(self) -> None:
         """Close without a sync (sync first to keep everything); readers of this process that wait

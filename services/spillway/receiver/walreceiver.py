@@ -184,8 +184,7 @@ class WalReceiver:
         self._server_wal_end = Lsn(0)
         self._retry_s = _RETRY_FIRST_S
 
-    # -- for other
-    # threads ---------------------------------------------------------------------------
+    # -- for other threads --------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -231,8 +230,7 @@ class WalReceiver:
         """Say whether the thread runs."""
         return self._thread.is_alive()
 
-    # -- the
-    # thread ----------------------------------------------------------------------------------
+    # -- the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
         self._syncs.start()
@@ -505,8 +503,7 @@ class WalReceiver:
                 error,
             )
 
-    # -- timelines, archive,
-    # errors ------------------------------------------------------------------
+    # -- timelines, archive, errors -----------------------------------------------------------
 
     def _follow(self, connection: ReplicationConnection, end: TimelineEnd) -> None:
         if end.fork_lsn != self._store.received_lsn:

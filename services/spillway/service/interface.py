@@ -60,6 +60,14 @@ class SlotStream(Protocol):
         """
         ...
 
+    async def asked(self) -> None:
+        """Wait until somebody who wants the slot asks whether this consumer is there; its client is
+        asked then, and :meth:`heard` says that it answered. Who never waits here is never silent.
+        """
+        ...
+
+    def heard(self) -> None: ...
+
     async def ended(self) -> None:
         """Wait until somebody ends the session, and raise SessionEnded; for ever if nobody does."""
         ...
@@ -167,8 +175,10 @@ class EngineInterface(Protocol):
         """
         ...
 
-    async def release_snapshot(self, slot_name: str) -> None:
-        """Give up the snapshot that is held for a slot; nothing, if there is none."""
+    async def release_snapshot(self, slot_name: str, snapshot_name: str | None = None) -> None:
+        """Give up the snapshot that is held for a slot; nothing, if there is none, or another one
+        than *snapshot_name* where that is given.
+        """
         ...
 
     async def list_slots(self) -> list[SlotInfo]: ...
@@ -196,8 +206,19 @@ class EngineInterface(Protocol):
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo: ...
     async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo: ...
     async def slot_stats(self, slot_name: str) -> SlotStats: ...
-    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
-        """Give an idle slot other plugin options; its position stays."""
+    async def alter_slot(
+        self,
+        slot_name: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        failover: bool | None = None,
+        two_phase: bool | None = None,
+    ) -> SlotInfo:
+        """Give an idle slot other plugin options, or properties; its position, and what is None,
+        stay.
+
+        With *two_phase* what is prepared from where it stands on comes at PREPARE TRANSACTION.
+        """
         ...
 
     async def lag_seconds(self, slot_name: str) -> float | None:
@@ -234,7 +255,8 @@ class EngineInterface(Protocol):
         Args:
             slot_name: the slot.
             start_lsn: begin with transactions whose commit record starts here or later; the slot's
-                confirmed_flush_lsn when it is later than that or None is given.
+                confirmed_flush_lsn when it is later than that or None is given. With the slot's
+                option ``spillway.start_before_confirmed`` an earlier one sets the slot back.
             upto_lsn: end after the last transaction whose commit record starts before this.
             options: plugin options, over the slot's own.
             batch_bytes: payload bytes after which a batch is handed out; the default when large

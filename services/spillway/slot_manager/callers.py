@@ -3,7 +3,7 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spillway.caller import calling
+from spillway.caller import REST, calling
 
 
 class Callers:
@@ -19,5 +19,6 @@ class Callers:
         client = scope.get("client")
         host, port = client or ("", 0)
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        with calling(shown if client else None, Headers(scope=scope).get("user-agent")):
+        agent = Headers(scope=scope).get("user-agent")
+        with calling(shown if client else None, agent, protocol=REST):
             await self._app(scope, receive, send)

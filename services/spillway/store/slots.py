@@ -50,10 +50,9 @@ if TYPE_CHECKING:
 #: what :meth:`SlotTable.alter` does not change: the name, and what has a statement of its own
 _FIXED: Final = frozenset(
     {
-        "slot_name", "source", "created_at", "confirmed_flush_lsn", "confirmed_at", "restart_lsn", (
-            "inactive_since"
-        ),
-        "invalidation_reason", "owner_token", "active_token", "active_pid", "consumer",
+        "slot_name", "source", "created_at", "confirmed_flush_lsn", "confirmed_at", "restart_lsn",
+        "inactive_since", "invalidation_reason", "owner_token", "active_token", "active_pid",
+        "consumer",
     }
 )  # fmt: skip
 _NOBODY: Final = {"active_token": None, "active_pid": None, "consumer": None}

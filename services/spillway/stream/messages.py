@@ -97,6 +97,8 @@ def consumer_message(consumer: Consumer) -> slots_pb2.Consumer:
         since=_timestamp(consumer.since),
         last_feedback_at=_timestamp(consumer.last_feedback_at),
         sent_lsn=consumer.sent_lsn or 0,
+        protocol=consumer.protocol,
+        user=consumer.user,
     )
 
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from spillway.caller import calling
+from spillway.caller import GRPC, calling
 from spillway.errors import NotReady, SpillwayError, Unauthenticated, error_class, remote_error
 from spillway.pg.encoding import readable
 from spillway.tls import tls_failed
@@ -56,7 +56,7 @@ def errors_as_statuses(
     @functools.wraps(method)
     async def call(self: _Self, request: _Request, context: Any) -> _Response:
         try:
-            with calling(_address(context), _user_agent(context)):
+            with calling(_address(context), _user_agent(context), protocol=GRPC):
                 return await method(self, request, context)
         except SpillwayError as error:
             reported = error

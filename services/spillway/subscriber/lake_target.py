@@ -127,9 +127,8 @@ class LakeTarget(TargetKind):
         """Return the job's command line, and the DSN beside it."""
         target = plan.target
         words = [
-            sys.executable, "-m", "spillway.cli", "lake", "run", "--trigger=continuous", (
-                f"--slot={plan.slot}"
-            ),
+            sys.executable, "-m", "spillway.cli", "lake", "run", "--trigger=continuous",
+            f"--slot={plan.slot}",
             f"--path={target['path']}", f"--format={target['format']}", f"--grpc={plan.grpc}",
             f"--status-file={plan.status_file}",
         ]  # fmt: skip

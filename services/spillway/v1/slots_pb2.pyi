@@ -403,7 +403,7 @@ class Slot(_message.Message):
     def __init__(self, slot_name: _Optional[str] = ..., plugin: _Optional[str] = ..., slot_type: _Optional[str] = ..., datoid: _Optional[int] = ..., database: _Optional[str] = ..., temporary: _Optional[bool] = ..., active: _Optional[bool] = ..., active_pid: _Optional[int] = ..., xmin: _Optional[int] = ..., catalog_xmin: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., confirmed_flush_lsn: _Optional[int] = ..., wal_status: _Optional[str] = ..., safe_wal_size: _Optional[int] = ..., two_phase: _Optional[bool] = ..., two_phase_at: _Optional[int] = ..., inactive_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., conflicting: _Optional[bool] = ..., invalidation_reason: _Optional[str] = ..., failover: _Optional[bool] = ..., synced: _Optional[bool] = ..., source: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., decoded_lsn: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., consumer: _Optional[_Union[Consumer, _Mapping]] = ..., decoding: _Optional[_Union[Decoding, _Mapping]] = ..., confirmed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Consumer(_message.Message):
-    __slots__ = ("kind", "address", "client", "subscription", "since", "last_feedback_at", "sent_lsn")
+    __slots__ = ("kind", "address", "client", "subscription", "since", "last_feedback_at", "sent_lsn", "protocol", "user")
     KIND_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
@@ -411,6 +411,8 @@ class Consumer(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     LAST_FEEDBACK_AT_FIELD_NUMBER: _ClassVar[int]
     SENT_LSN_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     kind: str
     address: str
     client: str
@@ -418,7 +420,9 @@ class Consumer(_message.Message):
     since: _timestamp_pb2.Timestamp
     last_feedback_at: _timestamp_pb2.Timestamp
     sent_lsn: int
-    def __init__(self, kind: _Optional[str] = ..., address: _Optional[str] = ..., client: _Optional[str] = ..., subscription: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_feedback_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sent_lsn: _Optional[int] = ...) -> None: ...
+    protocol: str
+    user: str
+    def __init__(self, kind: _Optional[str] = ..., address: _Optional[str] = ..., client: _Optional[str] = ..., subscription: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_feedback_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sent_lsn: _Optional[int] = ..., protocol: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
 
 class Decoding(_message.Message):
     __slots__ = ("state", "decoded_lsn", "since", "error", "error_code", "hint")

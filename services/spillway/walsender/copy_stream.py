@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway._kernels.walsender.copy_data import OPEN_WRITES, copy_data_frames
 from spillway.pg.boolean import parse_bool
@@ -31,9 +31,11 @@ from spillway.walsender import messages
 from spillway.walsender.failures import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from spillway._kernels.walsender.text_conversion import TextConversion
     from spillway.service.interface import SlotStream
+    from spillway.service.model import StreamBatch
     from spillway.walsender.handshake import Connection
 
 #: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
@@ -49,6 +51,10 @@ _POLL_S: Final = 0.25
 #: How often the watchdog looks, at most; a fourth of the timeout if that is less.
 _WATCH_S: Final = 1.0
 
+#: in EncodedBatch
+_LENGTH_BYTES: Final = 4
+_LSN_BYTES: Final = 8
+
 _COPY_DATA: Final = ord("d")
 _COPY_DONE: Final = ord("c")
 _TERMINATE: Final = ord("X")
@@ -56,6 +62,14 @@ _TERMINATE: Final = ord("X")
 
 class ClientGone(Exception):
     """Nobody is there to be answered any more."""
+
+
+class ConvertedText(NamedTuple):
+    """How text reaches a client that does not speak UTF-8."""
+
+    conversion: TextConversion
+    #: makes the error of a character that can't be converted
+    failure: Callable[[bytes], WireError]
 
 
 class CopyStream:
@@ -66,15 +80,22 @@ class CopyStream:
         stream: its hold on the slot.
         open_writes: a value of ``copy_data.OPEN_WRITES``: which messages bear 0/0.
         timeout_s: wal_sender_timeout; 0: none.
+        text: how text is converted; None: it goes out as it is.
     """
 
     def __init__(
-        self, connection: Connection, stream: SlotStream, open_writes: int, timeout_s: float
+        self,
+        connection: Connection,
+        stream: SlotStream,
+        open_writes: int,
+        timeout_s: float,
+        text: ConvertedText | None = None,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._open_writes = open_writes
         self._timeout_s = timeout_s
+        self._text = text
         #: everything that commits before this is written to the socket, whole
         self._sent_lsn = Lsn(0)
         self._write_lsn = 0
@@ -100,6 +121,7 @@ class CopyStream:
             feedback,
             asyncio.create_task(self._send()),
             asyncio.create_task(self._stream.ended()),
+            asyncio.create_task(self._ask()),
         ]
         if self._timeout_s:
             tasks.append(asyncio.create_task(self._watch()))
@@ -119,13 +141,13 @@ class CopyStream:
             batch = await self._stream.next_batch(wait_s)
             encoded = batch.messages
             if encoded.count:
-                frames = copy_data_frames(
-                    encoded.payload, encoded.lengths, encoded.lsns, _now_us(), self._open_writes
-                )
+                frames, failure = self._frames(batch)
                 # Not kept while the client takes its time.
                 del encoded
                 connection.writer.write(frames)
                 del frames
+                if failure is not None:
+                    raise failure
                 self._sent_lsn = batch.confirm_lsn
                 del batch
                 wait_s = _CAUGHT_UP_S
@@ -135,6 +157,20 @@ class CopyStream:
                     self._write_keepalive(reply_requested=False)
                 wait_s = _POLL_S
             await self._drain()
+
+    def _frames(self, batch: StreamBatch) -> tuple[bytes, WireError | None]:
+        """Make the frames of a batch, and the error of the message behind them, if they end there;
+        PostgreSQL has sent what was before it, too.
+        """
+        encoded = batch.messages
+        if self._text is None:
+            payload, lengths, lsns = encoded.payload, encoded.lengths, encoded.lsns
+            return copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes), None
+        conversion, failure = self._text
+        payload, lengths = conversion.convert(encoded.payload, encoded.lengths)
+        lsns = encoded.lsns[: len(lengths) // _LENGTH_BYTES * _LSN_BYTES]
+        frames = copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes)
+        return frames, failure(conversion.failure) if conversion.failure else None
 
     def _is_worth_telling(self) -> bool:
         """Whether the client does not know that it has all up to here, as WalSndWaitForWal has
@@ -167,6 +203,7 @@ class CopyStream:
                 continue
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
+            self._stream.heard()
             self._write_lsn = max(self._write_lsn, feedback.write_lsn)
             self._flush_lsn = max(self._flush_lsn, feedback.flush_lsn)
             if feedback.reply_requested:
@@ -178,6 +215,15 @@ class CopyStream:
                     Lsn(feedback.apply_lsn),
                     beyond=True,
                 )
+
+    async def _ask(self) -> None:
+        """Ask the client for an answer whenever somebody else wants the slot and its option
+        ``takeover`` is set.
+        """
+        while True:
+            await self._stream.asked()
+            self._is_pinged = True
+            self._write_keepalive(reply_requested=True)
 
     async def _watch(self) -> None:
         """Ask a client that is silent for an answer, and leave one that gives none."""

@@ -14,16 +14,13 @@ import os
 from typing import Final
 
 from spillway.errors import (
-    DuplicateName,
     InvalidOption,
     LsnNotRetained,
     SessionEnded,
     SlotActive,
     SlotInvalidated,
     SpillwayError,
-    UnknownDatabase,
     UnknownPlugin,
-    UnknownSlot,
 )
 
 #: Why a slot was invalidated, as PostgreSQL 17 and later say it.
@@ -103,9 +100,9 @@ def told(error: SpillwayError, major: int) -> WireError:
                 state for text, state in _OPTION_SQLSTATES.items() if error.message.startswith(text)
             )
             return WireError(next(found, error.sqlstate), error.message)
-        case UnknownSlot() | DuplicateName() | UnknownDatabase():
-            return WireError(error.sqlstate, error.message)
         case _:
+            # Among others UnknownSlot, DuplicateName and UnknownDatabase, whose words are
+            # PostgreSQL's own.
             return WireError(error.sqlstate, error.message)
 
 

@@ -160,6 +160,14 @@ def syntax_error(message: str = "syntax error") -> WireError:
     return WireError("42601", message)
 
 
+def is_command(text: bytes, major: int) -> bool:
+    """Whether *text* begins as a command of *major*, so that all of it must be one. Only its
+    beginning is looked at, and it need not be of any encoding.
+    """
+    first = _FIRST_WORD.match(text.lstrip(b" \t\n\r\f\v")[:_NAME_BYTES_MAX].decode("latin-1"))
+    return first is not None and _COMMANDS.get(first[1], 99) <= major
+
+
 def parse_command(text: str, major: int) -> Command | None:
     """Parse *text* as a server of *major* does; None: it is SQL.
 

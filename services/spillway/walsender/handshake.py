@@ -32,6 +32,7 @@ from spillway.errors import UnknownUser
 from spillway.users.verifier import Verifier
 from spillway.walsender import messages, scram
 from spillway.walsender.failures import WireError, protocol_violation
+from spillway.walsender.streams import Reader
 
 if TYPE_CHECKING:
     from spillway.store.rows import UserRow
@@ -53,7 +54,7 @@ class Connection:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        reader: Reader,
         writer: asyncio.StreamWriter,
         *,
         is_tls: bool,
@@ -199,7 +200,7 @@ async def _streams(
     accepted: socket.socket, context: ssl.SSLContext | None, end_point: bytes | None
 ) -> Connection:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(loop=loop)
+    reader = Reader(loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context)
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spillway.walsender.client_encoding import ClientEncoding
+
 CANCEL_REQUEST: Final = 80877102
 SSL_REQUEST: Final = 80877103
 GSSENC_REQUEST: Final = 80877104
@@ -35,6 +37,9 @@ _SMALL_BYTES_MAX: Final = 10_000
 _SASL_BYTES_MAX: Final = 1_024
 #: Of a Query: PostgreSQL takes up to 1 GB, which no replication command comes near.
 _QUERY_BYTES_MAX: Final = 1 << 20
+#: PQ_LARGE_MESSAGE_LIMIT, which is what memory may be allocated in one piece
+_STATEMENT_BYTES_MAX: Final = 0x3FFFFFFE
+_QUERY: Final = ord("Q")
 _BYTES_MAX: Final[Mapping[int, int]] = {ord("Q"): _QUERY_BYTES_MAX, ord("p"): _SASL_BYTES_MAX}
 _KNOWN: Final = frozenset(b"QXdcfPBEDCFSHp")
 
@@ -109,6 +114,14 @@ def _text(data: bytes) -> str:
         raise WireError("22021", 'invalid byte sequence for encoding "UTF8"', fatal=True) from None
 
 
+class LongQuery(NamedTuple):
+    """A Query that is longer than is read in one piece: the rest of it is still to be read."""
+
+    #: the message's first bytes
+    head: bytes
+    rest_bytes: int
+
+
 async def read_message(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """Read a message: its type and what it holds.
 
@@ -116,29 +129,80 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[int, bytes]:
         WireError: it is none, or longer than its kind may be.
         asyncio.IncompleteReadError: the client is gone.
     """
-    kind_byte, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+    read = await read_message_or_long_query(reader)
+    if isinstance(read, LongQuery):
+        raise protocol_violation("invalid message length")
+    return read
+
+
+async def read_message_or_long_query(
+    reader: asyncio.StreamReader,
+) -> tuple[int, bytes] | LongQuery:
+    """Read a message as :func:`read_message`; of a long Query the head only."""
+    head = await reader.readexactly(_HEAD.size)
+    kind_byte, length = _HEAD.unpack(head)
     kind = kind_byte[0]
     if kind not in _KNOWN:
         raise protocol_violation(f"invalid frontend message type {kind}")
     if not 4 <= length <= 4 + _BYTES_MAX.get(kind, _SMALL_BYTES_MAX):
+        if kind == _QUERY and 4 <= length <= _STATEMENT_BYTES_MAX:
+            return LongQuery(head, length - 4)
         raise protocol_violation("invalid message length")
     return kind, await reader.readexactly(length - 4)
 
 
-def parse_query(body: bytes) -> str:
+async def read_backend_message(reader: asyncio.StreamReader, bytes_max: int) -> tuple[bytes, bytes]:
+    """Read a message of a server: its letter and what it holds.
+
+    Raises:
+        WireError: it is none, or longer than *bytes_max*.
+        asyncio.IncompleteReadError: the server is gone.
+    """
+    kind, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+    if not 4 <= length <= 4 + bytes_max:
+        raise protocol_violation("invalid message length")
+    return kind, await reader.readexactly(length - 4)
+
+
+def parse_data_row(body: bytes) -> list[str | None]:
+    """Read a DataRow of a server's, all of it text.
+
+    Raises:
+        WireError: it is none.
+    """
+    values: list[str | None] = []
+    at = 2
+    try:
+        for _ in range(int.from_bytes(body[:2], "big")):
+            (size,) = struct.unpack_from(">i", body, at)
+            at += 4
+            values.append(None if size < 0 else body[at : at + size].decode())
+            at += max(0, size)
+    except (struct.error, UnicodeDecodeError):
+        raise protocol_violation("the server sent a row that can't be read") from None
+    return values
+
+
+def error_fields(body: bytes) -> dict[str, str]:
+    """Read an ErrorResponse: texts by the letters of their fields."""
+    parts = (field.decode(errors="replace") for field in body.split(b"\0") if field)
+    return {part[0]: part[1:] for part in parts}
+
+
+def parse_query(body: bytes, encoding: ClientEncoding) -> str:
     """Give the text of a Query.
 
     Raises:
-        WireError: it is no string.
+        WireError: it is no string in the client's encoding.
     """
     if body[-1:] != b"\0" or b"\0" in body[:-1]:
         raise protocol_violation("invalid string in message")
     try:
-        return body[:-1].decode()
+        return body[:-1].decode(encoding.codec)
     except UnicodeDecodeError as error:
         byte = body[error.start]
         raise WireError(
-            "22021", f'invalid byte sequence for encoding "UTF8": 0x{byte:02x}'
+            "22021", f'invalid byte sequence for encoding "{encoding.client}": 0x{byte:02x}'
         ) from None
 
 
@@ -173,6 +237,18 @@ def _string(text: str) -> bytes:
     return text.encode(errors="replace").replace(b"\0", b"?") + b"\0"
 
 
+def query(text: str) -> bytes:
+    """Make a Query."""
+    return message(b"Q", _string(text))
+
+
+def startup_message(parameters: Mapping[str, str]) -> bytes:
+    """Make a StartupMessage of version 3.0."""
+    pairs = b"".join(_string(name) + _string(value) for name, value in parameters.items())
+    body = (_MAJOR << 16).to_bytes(4, "big") + pairs + b"\0"
+    return (len(body) + 4).to_bytes(4, "big") + body
+
+
 def negotiate_protocol_version(minor: int, unknown: Sequence[str]) -> bytes:
     """Say which minor version is spoken, and which of the protocol's parameters nobody knows."""
     version = _MAJOR << 16 | minor
@@ -200,9 +276,11 @@ def backend_key_data(pid: int, key: bytes) -> bytes:
     return message(b"K", pid.to_bytes(4, "big") + key)
 
 
-def ready_for_query() -> bytes:
-    """Say that a command may come; there is no transaction."""
-    return message(b"Z", b"I")
+def ready_for_query(status: bytes = b"I") -> bytes:
+    """Say that a command may come: I, there is no transaction, T, in one, E, in one that has
+    failed.
+    """
+    return message(b"Z", status)
 
 
 def error_response(error: WireError) -> bytes:

@@ -16,7 +16,7 @@ import itertools
 import logging
 import secrets
 import ssl
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,8 @@ from spillway.walsender.copy_stream import ClientGone
 from spillway.walsender.failures import WireError, told
 from spillway.walsender.handshake import CancelRequest
 from spillway.walsender.session import Session, login_failure
+from spillway.walsender.sql.replication_sql import UpstreamEnded
+from spillway.walsender.sql.upstream import Upstreams
 
 if TYPE_CHECKING:
     import socket
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface
     from spillway.tls import ServerCertificate
     from spillway.users.registry import Users
+    from spillway.walsender.commands import Commands
     from spillway.walsender.handshake import Connection
 
 log = logging.getLogger(__name__)
@@ -58,6 +61,8 @@ class ClientRules:
     certificate: ServerCertificate | None = None
     #: wal_sender_timeout, 0 for none
     timeout_s: float = 60.0
+    #: how many connections of a source clients may have for SQL, all together
+    sql_connections: int = 50
 
 
 class WalsenderServer:
@@ -72,9 +77,11 @@ class WalsenderServer:
         self._rules = rules
         self._held: Counter[str] = Counter()
         self._clients: set[asyncio.Task[None]] = set()
-        self._sessions: dict[int, Session] = {}
+        #: by the number that each may be cancelled with, which two sources may have given
+        self._sessions: defaultdict[int, set[Session]] = defaultdict(set)
         self._pids = itertools.count(_FIRST_PID)
         self._settings: dict[tuple[str, str], tuple[str, str]] = {}
+        self._upstreams = Upstreams(engine, rules.sql_connections)
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections on *listener*, which is bound, until cancelled; then end them all."""
@@ -94,8 +101,9 @@ class WalsenderServer:
                 self._begin(accepted, str(peer[0]), int(peer[1]))
         finally:
             listener.close()
-            for session in self._sessions.values():
-                session.say_goodbye()
+            for sessions in self._sessions.values():
+                for session in sessions:
+                    session.say_goodbye()
             for client in tuple(self._clients):
                 client.cancel()
             await asyncio.gather(*self._clients, return_exceptions=True)
@@ -159,34 +167,45 @@ class WalsenderServer:
             self._engine,
             self._users,
             self._settings,
+            self._upstreams,
             needs_tls=self._rules.certificate is not None,
             timeout_s=self._rules.timeout_s,
             pid=next(self._pids) & 0x7FFFFFFF,
             key=secrets.token_bytes(_KEY_BYTES),
         )
+        commands: Commands | None = None
         try:
-            async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
-                commands = await session.log_in(packet)
-        except (WireError, MetadataError) as error:
-            await login_failure(connection, error)
-            return
-        except TimeoutError:
-            return
-        self._sessions[session.pid] = session
-        try:
-            await session.serve(commands)
-        except WireError as error:
-            await connection.send(messages.error_response(error))
-        except SpillwayError as error:
-            await connection.send(messages.error_response(told(error, commands.major)))
+            try:
+                async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+                    commands = await session.log_in(packet)
+            except (WireError, MetadataError) as error:
+                await login_failure(connection, error)
+                return
+            except TimeoutError:
+                return
+            self._sessions[session.pid].add(session)
+            try:
+                await session.serve(commands)
+            except WireError as error:
+                await connection.send(messages.error_response(error))
+            except SpillwayError as error:
+                await connection.send(messages.error_response(told(error, commands.major)))
+            except UpstreamEnded:
+                # The source has said why, and that was passed on.
+                return
         finally:
-            del self._sessions[session.pid]
-            await session.clean_up(commands)
+            if (sessions := self._sessions.get(session.pid)) is not None:
+                sessions.discard(session)
+                if not sessions:
+                    del self._sessions[session.pid]
+            await session.leave_source()
+            if commands is not None:
+                await commands.clean_up()
 
     def _cancel(self, request: CancelRequest) -> None:
-        session = self._sessions.get(request.pid)
-        if session is not None and hmac.compare_digest(session.key, request.key):
-            session.cancel()
+        for session in self._sessions.get(request.pid, ()):
+            if hmac.compare_digest(session.key, request.key):
+                session.cancel()
 
 
 def _turn_away(accepted: socket.socket) -> None:

@@ -1,9 +1,11 @@
 """A client's connection after it has been opened: login, commands, and the stream that one of them
 begins.
 
-Commands come one by one as simple queries. A replication command is answered here; anything else is
-SQL, which is not served yet, but for the one statement that every libpq client begins with. The
-extended protocol is refused as a walsender does.
+On a replication connection commands come one by one as simple queries. A replication command is
+answered here; anything else is SQL, which the source answers (:mod:`spillway.walsender.sql`), but
+for the one statement that every libpq client begins with, where no SQL may be run. The extended
+protocol is refused as a walsender does. A connection without ``replication`` is the source's from
+its login on; one with ``replication=true`` has no database, and knows commands alone.
 
 Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c,
 src/backend/replication/walsender.c)
@@ -13,45 +15,72 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from spillway.caller import calling
+from spillway.caller import POSTGRESQL, calling
 from spillway.errors import MetadataError, SpillwayError
 from spillway.pg.boolean import parse_bool
-from spillway.users.registry import may_use_database
+from spillway.receiver.connect_errors import quote_identifier
+from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages
+from spillway.walsender.client_encoding import ClientEncoding
 from spillway.walsender.commands import Answer, Commands
-from spillway.walsender.copy_stream import BATCH_BYTES, CopyStream, open_writes_of
-from spillway.walsender.failures import WireError, not_supported, protocol_violation, told
-from spillway.walsender.grammar import StartLogical, parse_command, syntax_error
+from spillway.walsender.copy_stream import (
+    BATCH_BYTES,
+    ClientGone,
+    ConvertedText,
+    CopyStream,
+    open_writes_of,
+)
+from spillway.walsender.failures import WireError, protocol_violation, told
+from spillway.walsender.grammar import (
+    AlterSlot,
+    CreateSlot,
+    DropSlot,
+    Show,
+    StartLogical,
+    is_command,
+    parse_command,
+    syntax_error,
+)
+from spillway.walsender.messages import LongQuery
+from spillway.walsender.sql.relay import Relay
+from spillway.walsender.sql.replication_sql import ReplicationSql
+from spillway.walsender.sql.slots import Slots
+from spillway.walsender.sql.statements import may_speak_of_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from spillway.service.interface import EngineInterface
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
-
-log = logging.getLogger(__name__)
+    from spillway.walsender.sql.upstream import Upstreams
 
 #: Session settings that change what output plugins print; those of ours take them as options.
 _TEXT_SETTINGS: Final = frozenset(
     {"timezone", "datestyle", "intervalstyle", "extra_float_digits", "bytea_output", "search_path"}
 )
 #: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
-_SEARCH_PATH_STATEMENT: Final = "SELECT pg_catalog.set_config('search_path', '', false)"
-_ENCODINGS_AS_IS: Final = frozenset({"UTF8", "SQLASCII", ""})
+_SEARCH_PATH_STATEMENT: Final = b"SELECT pg_catalog.set_config('search_path', '', false)"
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
 _MAJOR_OF_SEARCH_PATH: Final = 18
 #: What belongs to the extended protocol: refused, and then passed over until Sync.
 _EXTENDED: Final = frozenset(b"PBEDC")
+
+_HEAD_BYTES: Final = 5
+#: Startup parameters that are ours; a source gets the others as they are.
+_OURS: Final = frozenset({"user", "database", "replication"})
+
+
+#: A walsender with a database, one without, a backend.
+Kind = Literal["logical", "physical", "sql"]
 
 
 class Session:
@@ -63,6 +92,7 @@ class Session:
         engine: whose slots it reads.
         users: who may come in.
         settings: see :class:`~spillway.walsender.commands.Commands`.
+        upstreams: connects to sources.
         needs_tls: refuse it if it came without.
         timeout_s: wal_sender_timeout, unless the client sets its own.
         cancel_key: the number and the secret that it may be cancelled with, of the length for the
@@ -76,6 +106,7 @@ class Session:
         engine: EngineInterface,
         users: Users,
         settings: dict[tuple[str, str], tuple[str, str]],
+        upstreams: Upstreams,
         *,
         needs_tls: bool,
         timeout_s: float,
@@ -87,6 +118,7 @@ class Session:
         self._engine = engine
         self._users = users
         self._settings = settings
+        self._upstreams = upstreams
         self._needs_tls = needs_tls
         self._timeout_s = timeout_s
         self.pid = pid
@@ -94,14 +126,27 @@ class Session:
         self.key = key
         self._parameters: Mapping[str, str] = {}
         self._is_streaming = False
+        #: as asked for at the start
+        self._encoding = ClientEncoding("UTF8", "UTF8")
         #: as given at the start, or set since, that matter here; names in lower case
         self._session_settings: dict[str, str] = {}
         self._command: asyncio.Task[None] | None = None
         self._cancelled = False
+        self._kind: Kind = "sql"
+        #: SQL of a replication connection; None: the connection is no such
+        self._sql: ReplicationSql | None = None
+        #: a normal connection; None: it is none, or has no source yet
+        self._relay: Relay | None = None
+        self._cancels: set[asyncio.Task[None]] = set()
 
     def cancel(self) -> None:
         """End the command that is at work, as a CancelRequest asks."""
-        if self._command is not None and not self._command.done():
+        at_work = self._relay or (self._sql if self._sql and self._sql.is_busy else None)
+        if at_work is not None:
+            request = asyncio.create_task(at_work.cancel())
+            self._cancels.add(request)
+            request.add_done_callback(self._cancels.discard)
+        elif self._command is not None and not self._command.done():
             self._cancelled = True
             self._command.cancel()
 
@@ -111,7 +156,7 @@ class Session:
         """
         if self._is_streaming:
             self._connection.writer.write(messages.command_complete("COPY 0"))
-        else:
+        elif self._relay is None or self._relay.is_between_messages:
             fatal = WireError(
                 "57P01", "terminating connection due to administrator command", fatal=True
             )
@@ -143,38 +188,71 @@ class Session:
                 fatal=True,
             )
         user = await handshake.authenticate(self._connection, name, self._users)
-        self._check_kind()
+        self._kind = self._kind_asked_for()
         database = await self._database(user)
-        self._check_encoding(database)
         if startup.minor < messages.NEWEST_MINOR:
             self.key = self.key[:4]
+        commands = Commands(self._engine, user, database, self._settings)
+        if self._kind != "sql":
+            given = self._session_settings.get("client_encoding")
+            self._encoding = ClientEncoding.of(given, database.encoding)
+            statuses = self._statuses(database)
+            self._sql = ReplicationSql(
+                self._connection,
+                lambda settings: self._upstreams.open(database, {**self._given(), **settings}),
+                statuses,
+            )
+            commands.sql = self._sql
+            reported = [messages.parameter_status(*pair) for pair in statuses.items()]
+        else:
+            reported = await self._open_relay(commands, database)
         await self._connection.send(
-            *(messages.parameter_status(*pair) for pair in self._statuses(database).items()),
+            *reported,
             messages.backend_key_data(self.pid, self.key),
             messages.ready_for_query(),
         )
-        reader = self._connection.reader
-        return Commands(self._engine, user, database, self._settings, lambda: not reader.at_eof())
+        return commands
 
-    def _check_kind(self) -> None:
+    def _given(self) -> dict[str, str]:
+        """Return the client's parameters for a session of its own."""
+        return {name: value for name, value in self._parameters.items() if name not in _OURS}
+
+    async def _open_relay(self, commands: Commands, database: ServedDatabase) -> list[bytes]:
+        """Connect to the source; return what it reports of its parameters."""
+        try:
+            commands.check_sql()
+            upstream = await self._upstreams.open(database, self._given())
+        except WireError as error:
+            error.fatal = True
+            raise
+        # What clients compare with pg_backend_pid(), and with who notifies them.
+        self.pid = upstream.pid
+        self._relay = Relay(self._connection, upstream, Slots(self._engine, commands))
+        return upstream.statuses
+
+    def _kind_asked_for(self) -> Kind:
         wanted = self._parameters.get("replication", "false")
         if wanted == "database":
-            return
+            return "logical"
         asked = parse_bool(wanted)
         if asked is None:
             raise WireError(
                 "22023", f'invalid value for parameter "replication": "{wanted}"', fatal=True
             )
-        what = "physical replication connections" if asked else "connections for SQL"
-        raise WireError(
-            "0A000",
-            f"{what} are not supported by this server",
-            hint="Connect with replication=database for logical replication.",
-            fatal=True,
-        )
+        return "physical" if asked else "sql"
 
     async def _database(self, user: UserRow) -> ServedDatabase:
         dbname = self._parameters.get("database") or user.name
+        if self._kind == "physical":
+            source = await databases.find_source(self._engine, dbname)
+            if not may_use_source(user, source.source):
+                raise WireError(
+                    "42501",
+                    f'permission denied for source "{source.source}"',
+                    detail=f'User "{user.name}" is for no database of it.',
+                    fatal=True,
+                )
+            return source
         database = await databases.find(self._engine, dbname)
         if not may_use_database(user, database.source, database.name):
             raise WireError(
@@ -185,28 +263,12 @@ class Session:
             )
         return database
 
-    def _check_encoding(self, database: ServedDatabase) -> None:
-        """Refuse what would need conversion, which isn't served yet, rather than send other bytes
-        than PostgreSQL does.
-        """
-        client = self._parameters.get("client_encoding", "").upper()
-        plain = re.sub("[^A-Z0-9]", "", client).replace("UNICODE", "UTF8")
-        if database.encoding == "UTF8" and plain in _ENCODINGS_AS_IS:
-            return
-        raise WireError(
-            "0A000",
-            f"conversion between {client or database.encoding} and {database.encoding} is not "
-            "supported by this server",
-            hint="Only databases in UTF8 are served on this port, to clients in UTF8.",
-            fatal=True,
-        )
-
     def _statuses(self, database: ServedDatabase) -> dict[str, str]:
         """Give what a server of the source's major reports."""
         number, given = database.server_version_num, self._parameters
         statuses = {
             "application_name": given.get("application_name", ""),
-            "client_encoding": "UTF8",
+            "client_encoding": self._encoding.client,
             "DateStyle": "ISO, MDY",
             "default_transaction_read_only": "off",
             "in_hot_standby": "off",
@@ -235,15 +297,23 @@ class Session:
         """
         skipping = False
         client = self._parameters.get("application_name")
-        with calling(self._address, client):
+        user = self._parameters.get("user")
+        with calling(self._address, client, protocol=POSTGRESQL, user=user):
+            if self._relay is not None:
+                await self._relay.run()
+                return
             while True:
-                kind, body = await messages.read_message(self._connection.reader)
+                read = await messages.read_message_or_long_query(self._connection.reader)
+                if isinstance(read, LongQuery):
+                    await self._command_of(commands, self._run_sql(commands, *read))
+                    continue
+                kind, body = read
                 letter = chr(kind)
                 if letter == "X":
                     return
                 if letter == "S":
                     skipping = False
-                    await self._connection.send(messages.ready_for_query())
+                    await self._ready()
                 elif letter == "p":
                     raise protocol_violation(f"invalid frontend message type {kind}")
                 elif skipping or letter in "dcfH":
@@ -258,18 +328,27 @@ class Session:
                     await self._refuse(
                         "fastpath function calls not supported in a replication connection"
                     )
-                    await self._connection.send(messages.ready_for_query())
+                    await self._ready()
                 else:
-                    await self._query(commands, body)
+                    await self._command_of(commands, self._run(commands, body))
 
     async def _refuse(self, text: str) -> None:
         await self._connection.send(messages.error_response(WireError("08P01", text)))
+        await self._session_sql.fail_block()
 
-    async def _query(self, commands: Commands, body: bytes) -> None:
-        """Run a Query and say how it went."""
+    async def _ready(self) -> None:
+        await self._connection.send(messages.ready_for_query(self._session_sql.status))
+
+    @property
+    def _session_sql(self) -> ReplicationSql:
+        assert self._sql is not None
+        return self._sql
+
+    async def _command_of(self, commands: Commands, work: Coroutine[None, None, None]) -> None:
+        """Do what a Query asks for, and say how it went."""
+        await commands.end_export()
         try:
             # A task of its own, for it can be cancelled; it inherits who the client is.
-            work = self._run(commands, messages.parse_query(body))
             self._command = asyncio.create_task(work)
             try:
                 await self._command
@@ -278,30 +357,80 @@ class Session:
         except WireError as error:
             if error.fatal:
                 raise
-            await self._connection.send(messages.error_response(error))
+            await self._fail(commands, error)
         except SpillwayError as error:
             failure = told(error, commands.major)
             if failure.fatal:
                 raise failure from None
-            await self._connection.send(messages.error_response(failure))
+            await self._fail(commands, failure)
         except asyncio.CancelledError:
             if not self._cancelled:
                 raise
-            cancelled = WireError("57014", "canceling statement due to user request")
-            await self._connection.send(messages.error_response(cancelled))
+            await self._fail(
+                commands, WireError("57014", "canceling statement due to user request")
+            )
         self._cancelled = False
-        await self._connection.send(messages.ready_for_query())
+        await self._ready()
 
-    async def _run(self, commands: Commands, text: str) -> None:
-        command = parse_command(text, commands.major)
-        if command is None:
-            await self._sql(commands, text)
+    async def _fail(self, commands: Commands, error: WireError) -> None:
+        """Tell of a failure, which is that of the transaction too, and the end of temporary
+        slots.
+        """
+        await commands.drop_temporary()
+        await self._connection.send(messages.error_response(error))
+        await self._session_sql.fail_block()
+
+    async def _run(self, commands: Commands, body: bytes) -> None:
+        if not is_command(body, commands.major):
+            await self._run_plain(commands, body)
             return
+        command = parse_command(self._text(body), commands.major)
+        assert command is not None
+        status = self._session_sql.status
+        if status == b"E":
+            raise WireError(
+                "25P02",
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
         if isinstance(command, StartLogical):
+            commands.check_database()
+            if status != b"I":
+                raise WireError("25001", f"{command.tag} cannot run inside a transaction block")
             await self._stream(commands, command)
             return
-        answer = await commands.run(command)
+        if isinstance(command, Show) and await self._show(commands, command):
+            return
+        work = commands.run(command)
+        # PostgreSQL looks after the client while it waits for a consistent point.
+        waits = isinstance(command, CreateSlot | DropSlot | AlterSlot)
+        answer = await (self._while_there(work) if waits else work)
         await self._answer(answer, command.tag)
+
+    async def _while_there(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for *work*, which may take its time, and end it if the client goes away meanwhile:
+        then it shall leave nothing behind.
+        """
+        working = asyncio.create_task(work)
+        reader = self._connection.reader
+        reader.when_ended(working.cancel)
+        try:
+            await asyncio.wait((working,))
+        finally:
+            reader.when_ended(None)
+            if not working.done():
+                working.cancel()
+                await asyncio.wait((working,))
+        if working.cancelled():
+            raise ClientGone
+        return working.result()
+
+    def _text(self, body: bytes) -> str:
+        return messages.parse_query(body, self._client_encoding())
+
+    def _client_encoding(self) -> ClientEncoding:
+        """Return what the client speaks now: it may have set it in its session of the source."""
+        name = self._session_sql.parameter("client_encoding")
+        return self._encoding if name is None else ClientEncoding.of(name, self._encoding.server)
 
     async def _answer(self, answer: Answer, tag: str) -> None:
         parts = []
@@ -311,19 +440,46 @@ class Session:
             parts.append(messages.data_row(answer.row))
         await self._connection.send(*parts, messages.command_complete(tag))
 
-    async def _sql(self, commands: Commands, text: str) -> None:
-        statement = text.strip().rstrip(";").rstrip()
-        if not statement:
+    async def _show(self, commands: Commands, command: Show) -> bool:
+        """Have the client's own session say what a setting is; False: there is no such session, and
+        there can't be one now.
+        """
+        sql = self._session_sql
+        if self._kind == "physical" or not commands.may_run_sql:
+            return False
+        try:
+            await sql.open()
+        except WireError:
+            return False
+        name = ".".join(quote_identifier(part) for part in command.name.split("."))
+        await sql.run(messages.query(f"SHOW {name}"))
+        return True
+
+    async def _run_plain(self, commands: Commands, body: bytes) -> None:
+        """Run what is no replication command."""
+        if self._kind == "physical":
+            raise WireError(
+                "0A000", "cannot execute SQL commands in WAL sender for physical replication"
+            )
+        sql = self._session_sql
+        statement = body[:-1].strip().rstrip(b";").rstrip()
+        if not statement and not sql.is_open:
+            self._text(body)
             await self._connection.send(messages.empty_query_response())
-        elif statement == _SEARCH_PATH_STATEMENT:
-            self._session_settings["search_path"] = ""
+        elif statement == _SEARCH_PATH_STATEMENT and not sql.is_open:
+            # Every libpq client of a walsender begins with it, also while the source is down.
+            self._session_settings["search_path"] = sql.settings["search_path"] = ""
             await self._answer(Answer((("set_config", messages.TEXT),), ("",)), "SELECT 1")
         else:
-            commands.check_sql()
-            raise not_supported(
-                "SQL commands are not supported by this server",
-                "Connect to the source for SQL.",
-            )
+            await self._run_sql(commands, messages.message(b"Q", body))
+
+    async def _run_sql(self, commands: Commands, query: bytes, rest_bytes: int = 0) -> None:
+        commands.check_sql()
+        if not rest_bytes and may_speak_of_slots(query) and self._session_sql.status != b"E":
+            text = query[_HEAD_BYTES:-1]
+            changed = await Slots(self._engine, commands).simple(text)
+            query = messages.message(b"Q", changed + b"\0")
+        await self._session_sql.run(query, rest_bytes)
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
         slot = await commands.usable_slot(command.slot_name)
@@ -334,6 +490,8 @@ class Session:
             for name, value in self._session_settings.items()
             if name in _TEXT_SETTINGS and slot.plugin in built_in
         }
+        encoding = self._client_encoding()
+        conversion = encoding.conversion(slot.plugin, {**slot.options, **options})
         async with self._engine.stream(
             command.slot_name,
             start_lsn=command.start_lsn or None,
@@ -349,6 +507,7 @@ class Session:
                     stream,
                     open_writes_of(slot.plugin, {**slot.options, **options}),
                     self._wal_sender_timeout_s(),
+                    None if conversion is None else ConvertedText(conversion, encoding.failure),
                 ).run()
             finally:
                 self._is_streaming = False
@@ -365,13 +524,11 @@ class Session:
         match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
         return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
 
-    async def clean_up(self, commands: Commands) -> None:
-        """Drop the connection's temporary slots."""
-        for slot_name in tuple(commands.temporary):
-            try:
-                await self._engine.drop_slot(slot_name)
-            except SpillwayError as error:
-                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
+    async def leave_source(self) -> None:
+        """Close the connection to the source, if there is one."""
+        for sql in (self._relay, self._sql):
+            if sql is not None:
+                await sql.close()
 
 
 def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
@@ -388,7 +545,7 @@ def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
         if equals:
             given[name.replace("-", "_").lower()] = value
     given |= {name.lower(): value for name, value in parameters.items()}
-    wanted = _TEXT_SETTINGS | {"wal_sender_timeout"}
+    wanted = _TEXT_SETTINGS | {"wal_sender_timeout", "client_encoding"}
     return {name: value for name, value in given.items() if name in wanted}
 
 

@@ -254,7 +254,7 @@ def test_a_catalog_by_name(
     lake = iceberg_lake
     for name, value in {
         "TYPE": "sql",
-        "URI": (f"sqlite:///{tmp_path}/shared.db"),
+        "URI": f"sqlite:///{tmp_path}/shared.db",
         "WAREHOUSE": str(tmp_path),
     }.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__SHARED__{name}", value)

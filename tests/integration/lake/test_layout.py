@@ -181,7 +181,7 @@ def test_maintenance_clusters(delta_lake: Lake) -> None:
     )
     lake.run(
         layout=layout.parse(
-            None, ["public.events=region"], ["public.events=n,note", ("public.wide=c39")]
+            None, ["public.events=region"], ["public.events=n,note", "public.wide=c39"]
         )
     )
 

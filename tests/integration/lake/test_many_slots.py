@@ -76,7 +76,7 @@ def test_two_and_one_that_is_not_there_yet(
             url = f"http://127.0.0.1:{server.port}/metrics"
             # Spark tells its listeners when a trigger has ended.
             wait_for(
-                lambda: (b'phase="addBatch",slot="late"') in urllib.request.urlopen(url).read(),
+                lambda: b'phase="addBatch",slot="late"' in urllib.request.urlopen(url).read(),
                 said,
             )
             text = urllib.request.urlopen(url).read().decode()

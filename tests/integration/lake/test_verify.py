@@ -116,9 +116,8 @@ def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> No
         outcome = verify(bank.verify_settings, spark=spark)
         assert [str(table) for table in outcome.tables if not table.equal] == []
         assert {t.table: t.source_rows > 0 for t in outcome.tables} == {
-            "public.Odd Name": True, "public.accounts": True, "public.log": True, (
-                "public.transfers"
-            ): True,
+            "public.Odd Name": True, "public.accounts": True, "public.log": True,
+            "public.transfers": True,
         }  # fmt: skip
     finally:
         stop.set()
@@ -161,7 +160,7 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
     with pytest.raises(LakeError, match=r"no current table of public\.nothing"):
         verify(
             VerifySettings(
-                bank.path, bank.database.dsn, tables=(("public.nothing"),), grpc=bank.settings.grpc
+                bank.path, bank.database.dsn, tables=("public.nothing",), grpc=bank.settings.grpc
             ),
             spark=spark,
         )

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 INSERT, UPDATE, DELETE = change_format.INSERT, change_format.UPDATE, change_format.DELETE
 CHANGE_COLUMNS = [
-    "_op", "_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_seq", "_commit_time", (
-        "_unchanged_toast"
-    ),
+    "_op", "_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_seq", "_commit_time",
+    "_unchanged_toast",
 ]  # fmt: skip
 COMMIT_TIME = dt.datetime(2026, 11, 21, 9, 30, 1, 250, tzinfo=dt.UTC)
 
@@ -166,17 +165,15 @@ TYPES: dict[str, tuple[pa.DataType, list[str | None], Any]] = {
     "numeric(10,2)": (
         pa.decimal128(10, 2),
         ["0", "12345678.9", "-99999999.99", "0.01", "-0.1", "100", "10000", None],
-        [Decimal(v) for v in ("0.00", "12345678.90", (
-            "-99999999.99"
-        ), "0.01", "-0.10", "100.00", "10000.00")]
+        [Decimal(v) for v in ("0.00", "12345678.90", "-99999999.99", "0.01", "-0.10", "100.00",
+                              "10000.00")]
         + [None],
     ),
     "numeric(38,0)": (pa.decimal128(38, 0), ["9" * 38, "-" + "9" * 38, "1" + "0" * 37, "7"], SAME),
     "numeric(38,38)": (pa.decimal128(38, 38), ["0." + "9" * 38, "-0." + "0" * 37 + "1", "0"], SAME),
     "numeric(5,3)": (pa.decimal128(5, 3), ["12.345", "0.001", "99.999", "1"], SAME),
-    "numeric(20,10)": (pa.decimal128(20, 10), ["1234567890.0987654321", (
-        "0.0000000001"
-    ), "1000000000"], SAME),
+    "numeric(20,10)": (pa.decimal128(20, 10),
+                       ["1234567890.0987654321", "0.0000000001", "1000000000"], SAME),
     "numeric": (pa.utf8(), ["NaN", "1e40", "0.10", None], ["NaN", "1" + "0" * 40, "0.10", None]),
     "numeric(39,1)": (pa.utf8(), ["1.5"], ["1.5"]),
     "numeric(3,-2)": (pa.utf8(), ["12345"], ["12300"]),
@@ -273,10 +270,8 @@ def test_columns_of_the_change_and_metadata(pg: Database) -> None:
     assert table.schema.names == [*CHANGE_COLUMNS, "_old_key", "a", "__op", "___op", "k", "ts"]
     assert table.select(CHANGE_COLUMNS).to_pylist() == [
         {
-            "_op": "I", "_lsn": at, "_commit_lsn": 0x1800, (
-                "_commit_end_lsn"
-            ): 0x1830, "_xid": 701, "_seq": seq,
-            "_commit_time": COMMIT_TIME, "_unchanged_toast": None,
+            "_op": "I", "_lsn": at, "_commit_lsn": 0x1800, "_commit_end_lsn": 0x1830, "_xid": 701,
+            "_seq": seq, "_commit_time": COMMIT_TIME, "_unchanged_toast": None,
         }
         for seq, at in enumerate((0x1100, 0x1180))
     ]  # fmt: skip

@@ -44,7 +44,7 @@ def encodings() -> list[tuple[str, ServerEncoding]]:
         "EUC_KR",
         "EUC_TW",
         "EUC_JIS_2004",
-        ("MULE_INTERNAL"),
+        "MULE_INTERNAL",
         "KOI8R",
         "KOI8U",
     ]
@@ -92,15 +92,12 @@ def test_send_format_is_in_utf8(
     cluster.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     database = Database(cluster, name)
     types = {
-        "text": f"{word}''s", "name": word, "m": word, "jsonb": (
-            f'{{"{word}": [1]}}'
-        ), "json": f'"{word}"',
-        "xml": f"<a>{word}</a>", "tsvector": f"{word}:1", "tsquery": f"{word}:* & a", "text[]": (
-            f'{{"{word} x",y}}'
-        ),
-        "hstore": f"{word}=>{word}, b=>NULL", "jsonpath": f'$."{word}"', (
-            "varchar(20)"
-        ): word, "bpchar": word,
+        "text": f"{word}''s", "name": word, "m": word, "jsonb": f'{{"{word}": [1]}}',
+        "json": f'"{word}"',
+        "xml": f"<a>{word}</a>", "tsvector": f"{word}:1", "tsquery": f"{word}:* & a",
+        "text[]": f'{{"{word} x",y}}',
+        "hstore": f"{word}=>{word}, b=>NULL", "jsonpath": f'$."{word}"', "varchar(20)": word,
+        "bpchar": word,
         "citext": word, "r": f"[{word},{word}z)", "p": f"({word},{word})",
     }  # fmt: skip
     try:

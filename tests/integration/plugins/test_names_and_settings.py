@@ -33,15 +33,9 @@ if TYPE_CHECKING:
 
 
 ZONES = [
-    "America/New_York", "America/St_Johns", "America/Sao_Paulo", "Europe/London", "Europe/Dublin", (
-        "Europe/Lisbon"
-    ),
-    "Australia/Lord_Howe", "Africa/Casablanca", "Africa/Monrovia", "Asia/Kathmandu", (
-        "Asia/Tehran"
-    ), (
-        "Pacific/Apia"
-    ),
-    "Antarctica/Troll", "UTC",
+    "America/New_York", "America/St_Johns", "America/Sao_Paulo", "Europe/London", "Europe/Dublin",
+    "Europe/Lisbon", "Australia/Lord_Howe", "Africa/Casablanca", "Africa/Monrovia",
+    "Asia/Kathmandu", "Asia/Tehran", "Pacific/Apia", "Antarctica/Troll", "UTC",
 ]  # fmt: skip
 
 

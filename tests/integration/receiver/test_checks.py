@@ -118,8 +118,7 @@ def test_superuser(pg15: Database) -> None:
     assert facts.datoid == pg15.oid
 
 
-# -- one thing
-# missing ------------------------------------------------------------------------------
+# -- one thing missing ------------------------------------------------------------------------
 
 
 def test_invalid_dsn() -> None:
@@ -309,8 +308,7 @@ def test_version(pg15: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     check_source(pg15.dsn)
 
 
-# -- several at
-# once --------------------------------------------------------------------------------
+# -- several at once --------------------------------------------------------------------------
 
 
 def test_all_problems_are_told_at_once(fresh_cluster: ClusterFactory) -> None:

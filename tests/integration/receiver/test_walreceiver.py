@@ -81,8 +81,7 @@ def state_is(receiver: WalReceiver, state: ReceiverState) -> Callable[[], bool]:
     return lambda: receiver.state == state
 
 
-# -- the ordinary
-# course ----------------------------------------------------------------------------
+# -- the ordinary course ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
@@ -181,8 +180,7 @@ def test_stop_before_start_and_while_connecting(tmp_path: Path) -> None:
         assert receiver.state == ReceiverState.STOPPED
 
 
-# -- what is confirmed is
-# durable -------------------------------------------------------------------
+# -- what is confirmed is durable -------------------------------------------------------------
 
 
 def durable_lsn(store: WalWriter, scratch: Path) -> Lsn:
@@ -300,8 +298,7 @@ def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -
     assert compared > 3
 
 
-# -- the server comes and
-# goes ----------------------------------------------------------------------
+# -- the server comes and goes ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
@@ -456,8 +453,7 @@ def test_password_changes(fresh_cluster: ClusterFactory, tmp_path: Path) -> None
             receiver.stop()
 
 
-# -- slots and removed
-# WAL --------------------------------------------------------------------------
+# -- slots and removed WAL --------------------------------------------------------------------
 
 
 def test_missing_slot_is_created_again(fresh_cluster: ClusterFactory, receive: Receive) -> None:
@@ -577,8 +573,7 @@ def test_removed_wal_comes_from_the_archive(
         position = Lsn(position + store.segment_size)
 
 
-# -- no space, broken
-# disk --------------------------------------------------------------------------
+# -- no space, broken disk --------------------------------------------------------------------
 
 
 def test_full_store_pauses_and_resumes(fresh_cluster: ClusterFactory, receive: Receive) -> None:
@@ -640,8 +635,7 @@ def test_failing_disk_is_survived(
     assert reception.receiver.error is None
 
 
-# -- another cluster, other
-# timelines ---------------------------------------------------------------
+# -- another cluster, other timelines ---------------------------------------------------------
 
 
 def test_another_cluster(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:

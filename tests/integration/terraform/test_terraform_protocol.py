@@ -527,8 +527,7 @@ def test_a_taken_name_says_how_to_import(core: Core, database: Database) -> None
     assert "import" in refused.value.only.detail
 
 
-# -- values that only the apply will
-# tell -----------------------------------------------------------
+# -- values that only the apply will tell -----------------------------------------------------
 
 
 def test_unknown_values(core: Core, database: Database) -> None:
@@ -569,8 +568,7 @@ def test_an_endpoint_that_only_the_apply_will_tell(
     assert refused.value.only.path == ("source",)
 
 
-# -- states of other
-# releases -----------------------------------------------------------------------
+# -- states of other releases -----------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("source")
@@ -593,8 +591,7 @@ def test_states_of_other_releases(core: Core, database: Database) -> None:
     assert "newer provider" in refused.value.only.summary
 
 
-# -- data
-# sources -----------------------------------------------------------------------------------
+# -- data sources -----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("source")
@@ -618,8 +615,7 @@ def test_data_sources(core: Core, service: Service, database: Database) -> None:
     assert refused.value.only.path == ("slot_name",)
 
 
-# -- a service that isn't there, or is
-# busy ---------------------------------------------------------
+# -- a service that isn't there, or is busy ---------------------------------------------------
 
 
 class Scripted:

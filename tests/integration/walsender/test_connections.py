@@ -64,9 +64,8 @@ def test_who_comes_in(pg15: Database, tmp_path: Path) -> None:
             assert f'password authentication failed for user "{user}"' in _refusal(
                 dsn_of(service, user, name, "wrong")
             )
-        assert "connections for SQL are not supported" in _refusal(dsn, "false")
+        assert "permission denied to run SQL commands" in _refusal(dsn, "false")
         assert "physical replication connections are not supported" in _refusal(dsn, "true")
-        assert "conversion between LATIN1 and UTF8" in _refusal(f"{dsn} client_encoding=LATIN1")
 
         # Who has left comes in no more, and a verifier is taken over from PostgreSQL.
         pg15.execute("CREATE ROLE bob PASSWORD 'ﬁve ways\u00a0in'")
@@ -98,9 +97,7 @@ def test_who_comes_in(pg15: Database, tmp_path: Path) -> None:
             assert connection.run("SHOW no_such_thing").failure == Failure(
                 "42704", 'unrecognized configuration parameter "no_such_thing"'
             )
-            failure = connection.run("SELECT 1").failure
-            assert failure is not None
-            assert failure.sqlstate == "0A000"
+            assert connection.run("SELECT 1").rows == (("1",),)
         service.call("DELETE", "/users/bob")
         assert "password authentication failed" in _refusal(bob)
 

@@ -28,7 +28,7 @@ from spillway.admin.findings import findings_of
 from spillway.admin.history import Ring, Track
 from spillway.admin.rendering import Pages
 from spillway.admin.sampler import Sampler
-from spillway.caller import calling
+from spillway.caller import GRPC, calling
 from spillway.errors import MetadataError
 from spillway.pg.lsn import Lsn
 from spillway.service.model import Change, Obstacle, SlotInfo
@@ -376,10 +376,12 @@ async def test_the_consumer_is_on_the_slots_page_with_a_way_to_end_it() -> None:
     engine = FakeEngine()
     engine.add_source("shop")
     engine.add_slot("s1")
-    with calling("192.0.2.7:4711", "loader/1.2"):
+    with calling("192.0.2.7:4711", "loader/1.2 grpc-c/9", protocol=GRPC):
         async with engine.stream("s1"):
             text = await page(engine, "/ui/slots/s1")
-    assert "Consumer: a stream from 192.0.2.7:4711 (loader/1.2)" in text
+            overview = await page(engine, "/")
+    assert "Consumer: a stream from 192.0.2.7:4711 over gRPC (loader/1.2 grpc-c/9)" in text
+    assert "loader/1.2, 192.0.2.7:4711<" in overview
     assert "no feedback yet" in text
     assert "/ui/slots/s1/end-session" in text
 

@@ -110,10 +110,8 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
     tried = {tuple(shlex.split(line)[:2]) for line, _, _ in CASES}
     simple = {
         # They take nothing but a name, or what others among the cases take.
-        "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", (
-            "publications"
-        ), "refresh", "restart",
-        "show", "snapshot", "stats",
+        "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications",
+        "refresh", "restart", "show", "snapshot", "stats",
     }  # fmt: skip
     program = typer.main.get_group(app)
     for name, command in program.commands.items():

@@ -18,16 +18,12 @@ def entry(major: int, rmid: int, info: int) -> Action:
 @pytest.mark.parametrize("major", WAL_VERSIONS)
 def test_every_info_code_that_we_have_a_name_for_is_listed(major):
     prefixes = {
-        "XLOG_XACT_": rmgr.RM_XACT_ID, "XLOG_SMGR_": rmgr.RM_SMGR_ID, (
-            "XLOG_MULTIXACT_"
-        ): rmgr.RM_MULTIXACT_ID,
-        "XLOG_RELMAP_": rmgr.RM_RELMAP_ID, (
-            "XLOG_HEAP2_"
-        ): rmgr.RM_HEAP2_ID, "XLOG_HEAP_": rmgr.RM_HEAP_ID,
+        "XLOG_XACT_": rmgr.RM_XACT_ID, "XLOG_SMGR_": rmgr.RM_SMGR_ID,
+        "XLOG_MULTIXACT_": rmgr.RM_MULTIXACT_ID, "XLOG_RELMAP_": rmgr.RM_RELMAP_ID,
+        "XLOG_HEAP2_": rmgr.RM_HEAP2_ID, "XLOG_HEAP_": rmgr.RM_HEAP_ID,
         "XLOG_STANDBY_": rmgr.RM_STANDBY_ID, "XLOG_RUNNING_": rmgr.RM_STANDBY_ID,
-        "XLOG_REPLORIGIN_": rmgr.RM_REPLORIGIN_ID, (
-            "XLOG_LOGICAL_"
-        ): rmgr.RM_LOGICALMSG_ID, "XLOG_": rmgr.RM_XLOG_ID,
+        "XLOG_REPLORIGIN_": rmgr.RM_REPLORIGIN_ID, "XLOG_LOGICAL_": rmgr.RM_LOGICALMSG_ID,
+        "XLOG_": rmgr.RM_XLOG_ID,
     }  # fmt: skip
     not_codes = {
         "XLOG_XACT_OPMASK",

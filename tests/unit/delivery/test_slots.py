@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from spillway.caller import calling
+from spillway.caller import POSTGRESQL, calling
 from spillway.delivery.active_consumer import ActiveConsumer
-from spillway.delivery.slots import Slot
+from spillway.delivery.slots import Slot, consumer_of
 from spillway.errors import NoConsumer, SessionEnded, SlotActive
 from spillway.pg.lsn import Lsn
 from spillway.store.rows import SlotRow
@@ -36,17 +36,28 @@ async def test_who_has_a_slot_is_named_and_can_be_ended() -> None:
     with pytest.raises(NoConsumer):
         await one.end_session()
     with (
-        calling("192.0.2.7:4711", "loader/1.2 spillway-subscription/orders"),
+        calling(
+            "192.0.2.7:4711",
+            "loader/1.2 spillway-subscription/orders",
+            protocol=POSTGRESQL,
+            user="ada",
+        ),
         one.acquired("get"),
         pytest.raises(SlotActive) as caught,
         one.acquired("peek"),
     ):
         pass
-    for named in ("192.0.2.7:4711", "loader/1.2", "subscription orders"):
+    for named in ("192.0.2.7:4711", "loader/1.2", "subscription orders", "user ada"):
         assert named in caught.value.message
     assert str(os.getpid()) not in caught.value.message
     consumer: Any = caught.value.details["consumer"]
     assert (consumer["kind"], consumer["subscription"]) == ("get", "orders")
+    # As another service reads it; one of a release before did not store all.
+    read = consumer_of({**consumer, "as_of": consumer["since"]})
+    assert (read.protocol, read.user) == (POSTGRESQL, "ada")
+    del consumer["protocol"], consumer["user"]
+    read = consumer_of({**consumer, "as_of": consumer["since"]})
+    assert (read.protocol, read.user, read.address) == (None, None, "192.0.2.7:4711")
     assert "end-session" in caught.value.hint
 
     async def consume() -> None:

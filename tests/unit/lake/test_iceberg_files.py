@@ -109,12 +109,10 @@ def test_values_and_bounds(catalog: LakeCatalog) -> None:
     # Filters leave files out by the bounds: each of these finds its row, or the file that may have
     # it.
     for condition, ids in (
-        ("id = 2", [2]), ("s < 0", [1]), ("d > '9000-01-01'", [2]), ("d < '0001-01-02'", [1]), ((
-            "dec = -1.28"
-        ), [1]),
-        ("wide > 0", [1]), ((
-            "yes = false"
-        ), [2]), ("t > 'ä'", [1]), ("t is null", [2]), ("r is null", [2]),
+        ("id = 2", [2]), ("s < 0", [1]), ("d > '9000-01-01'", [2]), ("d < '0001-01-02'", [1]),
+        ("dec = -1.28", [1]),
+        ("wide > 0", [1]), ("yes = false", [2]), ("t > 'ä'", [1]), ("t is null", [2]),
+        ("r is null", [2]),
     ):  # fmt: skip
         assert table.scan(row_filter=condition).to_arrow().column("id").to_pylist() == ids, (
             condition

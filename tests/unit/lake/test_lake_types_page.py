@@ -26,20 +26,14 @@ PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "reference" / "lake
 OIDS: Final = {
     "boolean": 16, "bytea": 17, '"char"': 18, "name": 19, "bigint": 20, "smallint": 21,
     "integer": 23, "text": 25,
-    "oid": 26, "json": 114, "xml": 142, "point": 600, "real": 700, (
-        "double precision"
-    ): 701, "money": 790,
-    "inet": 869, "integer[]": 1007, "text[]": 1009, "character": 1042, (
-        "character varying"
-    ): 1043, "date": 1082,
-    "time": 1083, "timestamp": 1114, "timestamptz": 1184, "interval": 1186, "timetz": 1266, (
-        "bit varying"
-    ): 1562,
-    "numeric": 1700, "uuid": 2950, "pg_lsn": 3220, "tsvector": 3614, "jsonb": 3802,
-    "int4range": 3904,
-    "int4multirange": 4451, "an enum": 16500, "a composite type": 16501, (
-        "a domain over integer"
-    ): 16502,
+    "oid": 26, "json": 114, "xml": 142, "point": 600, "real": 700, "double precision": 701,
+    "money": 790,
+    "inet": 869, "integer[]": 1007, "text[]": 1009, "character": 1042, "character varying": 1043,
+    "date": 1082, "time": 1083, "timestamp": 1114, "timestamptz": 1184, "interval": 1186,
+    "timetz": 1266, "bit varying": 1562, "numeric": 1700, "uuid": 2950, "pg_lsn": 3220,
+    "tsvector": 3614, "jsonb": 3802, "int4range": 3904,
+    "int4multirange": 4451, "an enum": 16500, "a composite type": 16501,
+    "a domain over integer": 16502,
 }  # fmt: skip
 KINDS: Final = {16500: "e", 16501: "c", 16502: "d", 3904: "r", 4451: "m"}
 

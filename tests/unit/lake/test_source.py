@@ -187,8 +187,7 @@ def test_filters_that_spark_pushes(slot: ArrowSlot) -> None:
     made = source(slot, table="public.items", filter_pushdown="true")
     schema = made.schema()
     lsns: list[Any] = [
-        row[("_commit_lsn")]
-        for row in read(stream(slot, table="public.items"), 0x1000000, ends[-1])
+        row["_commit_lsn"] for row in read(stream(slot, table="public.items"), 0x1000000, ends[-1])
     ][::3]
 
     def ids(*filters: Filter) -> tuple[list[Any], tuple[int, int]]:
@@ -221,9 +220,8 @@ def test_filters_that_spark_pushes(slot: ArrowSlot) -> None:
     # What can't be compared as Spark does, or is not a column, is left to Spark.
     for other in (
         StringStartsWith(("body",), "b"), EqualTo(("_old_key", "id"), 1), EqualTo(("id",), 1.5),
-        EqualTo(((
-            "_commit_time"
-        ),), datetime.now(UTC)), EqualTo(("nothing",), 1), Not(EqualTo(("id",), 1)),
+        EqualTo(("_commit_time",), datetime.now(UTC)), EqualTo(("nothing",), 1),
+        Not(EqualTo(("id",), 1)),
     ):  # fmt: skip
         assert len(ids(other)[0]) == 12
     # A reader that takes filters is made only when it is asked for: Spark refuses one while its

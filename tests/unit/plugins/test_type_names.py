@@ -34,30 +34,19 @@ TYPES = {
 @pytest.mark.parametrize(
     ("oid", "typmod", "name"),
     [
-        (23, -1, "integer"), (1700, -1, "numeric"), (1700, numeric(10, 2), (
-            "numeric(10,2)"
-        )), (1700, numeric(3, -2), (
-            "numeric(3,-2)"
-        )),
+        (23, -1, "integer"), (1700, -1, "numeric"), (1700, numeric(10, 2), "numeric(10,2)"),
+        (1700, numeric(3, -2), "numeric(3,-2)"),
         (1231, numeric(10, 2), "numeric(10,2)[]"), (1700, 0, "numeric"),
-        (1043, 24, "character varying(20)"), (1043, -1, "character varying"), (1043, 4, (
-            "character varying"
-        )),
-        (1042, 9, "character(5)"), (1042, -1, "bpchar"), (1014, 9, (
-            "character(5)[]"
-        )), (1014, -1, "bpchar[]"),
+        (1043, 24, "character varying(20)"), (1043, -1, "character varying"),
+        (1043, 4, "character varying"),
+        (1042, 9, "character(5)"), (1042, -1, "bpchar"), (1014, 9, "character(5)[]"),
+        (1014, -1, "bpchar[]"),
         (1560, 3, "bit(3)"), (1560, -1, '"bit"'), (1562, 7, "bit varying(7)"), (18, -1, '"char"'),
-        (1184, 3, "timestamp(3) with time zone"), (1083, 0, (
-            "time(0) without time zone"
-        )), (1114, -1, (
-            "timestamp without time zone"
-        )),
+        (1184, 3, "timestamp(3) with time zone"), (1083, 0, "time(0) without time zone"),
+        (1114, -1, "timestamp without time zone"),
         (1186, -1, "interval"), (1186, 0x7FFFFFFF, "interval"), (1186, 0x7FFF0003, "interval(3)"),
-        (1186, interval(0xFFFF, 1, 2), (
-            "interval year to month"
-        )), (1186, interval(3, 3, 10, 11, 12), (
-            "interval day to second(3)"
-        )),
+        (1186, interval(0xFFFF, 1, 2), "interval year to month"),
+        (1186, interval(3, 3, 10, 11, 12), "interval day to second(3)"),
         (5000, 3, "vector(3)"), (5001, 3, '"Odd schema"."V"(3)'), (99999, -1, "???"),
     ],
 )  # fmt: skip

@@ -43,9 +43,8 @@ def test_lists(text: str, items: list[str] | None) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("", ()), ("s.t", (TableName("s", "t"),)), ((
-            "*.t, s.*,*.*"
-        ), (TableName(None, "t"), TableName("s", None), TableName(None, None))),
+        ("", ()), ("s.t", (TableName("s", "t"),)),
+        ("*.t, s.*,*.*", (TableName(None, "t"), TableName("s", None), TableName(None, None))),
         ("t", None), ("s.t, u", None), (r"a\.b.c", (TableName("a.b", "c"),)),
         ("s.a.b", (TableName("s", "a.b"),)),
         (r"\*.\*", (TableName("*", "*"),)), (r"s.a\ b\,c", (TableName("s", "a b,c"),)),
@@ -71,9 +70,8 @@ def test_origins(text: str, numbers: set[int] | None) -> None:
     [
         ("1", 1), (" 2 ", 2), ("0x2", 2), ("02", 2), ("2.4", 2), ("1e0", 1), (".5", 0), ("1.5", 2),
         ("-1", -1), ("08", None), ("x", None),
-        ("", None), ("2x", None), ("1 kB", None), ((
-            "99999999999"
-        ), None), ("1e300", None), ("inf", None), ("nan", None), ("-1e99999", None),
+        ("", None), ("2x", None), ("1 kB", None), ("99999999999", None), ("1e300", None),
+        ("inf", None), ("nan", None), ("-1e99999", None),
     ],
 )  # fmt: skip
 def test_numbers(text: str, number: int | None) -> None:
@@ -86,12 +84,10 @@ def test_numbers(text: str, number: int | None) -> None:
         ({"foo": "bar"}, 'option "foo" = "bar" is unknown'),
         ({"include-xids": "x"}, 'could not parse value "x" for parameter "include-xids"'),
         ({"include-unchanged-toast": "1"}, 'parameter "include-unchanged-toast" was deprecated'),
-        ({"format-version": "3"}, (
-            "client sent format_version=3 but we only support format 2 or lower"
-        )),
-        ({"format-version": "0"}, (
-            "client sent format_version=0 but we only support format 1 or higher"
-        )),
+        ({"format-version": "3"},
+         "client sent format_version=3 but we only support format 2 or lower"),
+        ({"format-version": "0"},
+         "client sent format_version=0 but we only support format 1 or higher"),
         ({"format-version": "two"}, 'could not parse value "two" for parameter "format-version"'),
         ({"actions": "insert,upsert"}, 'could not parse value "upsert" for parameter "actions"'),
         ({"actions": "insert,"}, 'could not parse value "insert," for parameter "actions"'),
@@ -101,9 +97,8 @@ def test_numbers(text: str, number: int | None) -> None:
         ({"add-msg-prefixes": ","}, 'could not parse value "," for parameter "add-msg-prefixes"'),
         ({"include-default": "1"}, 'parameter "include-default" is not supported'),
         ({"include-default": "x"}, 'could not parse value "x" for parameter "include-default"'),
-        ({"wal2json-version": "1.0"}, (
-            'could not parse value "1.0" for parameter "wal2json-version"'
-        )),
+        ({"wal2json-version": "1.0"},
+         'could not parse value "1.0" for parameter "wal2json-version"'),
         ({"TimeZone": "Mars/Base"}, 'invalid value for parameter "TimeZone": "Mars/Base"'),
     ],
 )  # fmt: skip

@@ -156,11 +156,9 @@ def test_every_parameter_of_libpq_is_decided_on() -> None:
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     # What reads, writes or loads what is the service's own, or hands on who it is.
     refused = {
-        "passfile", "service", "servicefile", "sslkeylogfile", "requiressl", (
-            "gssdelegation"
-        ), "gsslib",
-        "oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope", "oauth_ca_file",
-        "scram_client_key", "scram_server_key", "authtype", "tty",
+        "passfile", "service", "servicefile", "sslkeylogfile", "requiressl", "gssdelegation",
+        "gsslib", "oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope",
+        "oauth_ca_file", "scram_client_key", "scram_server_key", "authtype", "tty",
     }  # fmt: skip
     assert known - _ALLOWED - _FILES <= refused
 

@@ -96,8 +96,7 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
         store.close()
 
 
-# -- the ordinary
-# course ----------------------------------------------------------------------------
+# -- the ordinary course ----------------------------------------------------------------------
 
 
 def test_begins_at_the_segments_start(opener: Opener) -> None:
@@ -216,8 +215,7 @@ def test_readers_in_other_threads_see_every_byte(opener: Opener) -> None:
     assert not failures
 
 
-# -- opening
-# again ----------------------------------------------------------------------------------
+# -- opening again ----------------------------------------------------------------------------
 
 
 def test_only_what_was_synced_is_there_again(opener: Opener) -> None:
@@ -415,8 +413,7 @@ def test_close_under_a_running_sync_harms_no_other_file(opener: Opener, tmp_path
     assert opener().flushed_lsn == START
 
 
-# --
-# removing ---------------------------------------------------------------------------------------
+# -- removing ---------------------------------------------------------------------------------
 
 
 def test_remove_before(opener: Opener) -> None:
@@ -481,8 +478,7 @@ def test_reader_of_a_removed_segment_never_sees_other_bytes(opener: Opener) -> N
     assert not failures
 
 
-# -- no space, broken
-# disks -------------------------------------------------------------------------
+# -- no space, broken disks -------------------------------------------------------------------
 
 FAILURES: list[tuple[str, type[StorageError]]] = [
     ("walstore.create_segment=error:ENOSPC@{n}", DiskFull),
@@ -718,8 +714,7 @@ def test_really_full_disk(small_disk: Path) -> None:
         assert read_all(store) == wal(START + SIZE, 2 * SIZE)
 
 
-# --
-# timelines --------------------------------------------------------------------------------------
+# -- timelines --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fork", [500, SIZE, SIZE + 8192, 2 * SIZE])
@@ -779,8 +774,7 @@ def test_switch_after_failed_sync_forgets_the_old_timelines_files(opener: Opener
     assert read_all(opener.again()) == wal(START, 2 * SIZE + 500)
 
 
-# -- the kernel's page
-# cache ---------------------------------------------------------------------------
+# -- the kernel's page cache ------------------------------------------------------------------
 
 
 @pytest.fixture

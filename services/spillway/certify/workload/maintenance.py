@@ -11,12 +11,9 @@ if TYPE_CHECKING:
 
 #: Catalogs that descriptors are made from, and neighbours.
 _CATALOGS: Final = [
-    "pg_class", "pg_attribute", "pg_type", "pg_index", "pg_namespace", "pg_enum", "pg_range", (
-        "pg_inherits"
-    ), (
-        "pg_publication"
-    ),
-    "pg_publication_rel", "pg_constraint", "pg_attrdef", "pg_proc", "pg_class", "pg_attribute",
+    "pg_class", "pg_attribute", "pg_type", "pg_index", "pg_namespace", "pg_enum", "pg_range",
+    "pg_inherits", "pg_publication", "pg_publication_rel", "pg_constraint", "pg_attrdef", "pg_proc",
+    "pg_class", "pg_attribute",
 ]  # fmt: skip
 _CLUSTERED: Final = {
     "pg_class": "pg_class_oid_index",

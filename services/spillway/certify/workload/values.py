@@ -27,23 +27,17 @@ _LARGE_TEXT: Final = [
     _NOISE % 30 + " || repeat('z', 6000)",
 ]
 _TEXT: Final = [
-    "''", "'a'", "'v' || {g}", "'it''s'", "'say \"hi\"'", r"'back\slash'", "E'tab\\there\\nline'", (
-        "'línea ☃ 🎉'"
-    ),
+    "''", "'a'", "'v' || {g}", "'it''s'", "'say \"hi\"'", r"'back\slash'", "E'tab\\there\\nline'",
+    "'línea ☃ 🎉'",
     "' spaces '", "'NULL'", "repeat('y', {g} % 300)", "'{a,b}'",
 ]  # fmt: skip
-_DATES: Final = ["'2000-01-01'", "'1999-12-31'", "'0001-12-31 BC'", "'4713-01-01 BC'", (
-    "'5874897-12-31'"
-), "'infinity'",
+_DATES: Final = ["'2000-01-01'", "'1999-12-31'", "'0001-12-31 BC'", "'4713-01-01 BC'",
+                 "'5874897-12-31'", "'infinity'",
                  "'-infinity'", "'2024-02-29'"]  # fmt: skip
-_TIMESTAMPS: Final = ["'2000-01-01 00:00'", "'1999-12-31 23:59:59.999999'", (
-    "'0044-03-15 12:00 BC'"
-), (
-    "'294276-12-31 23:59:59'"
-),
-                      "'infinity'", "'-infinity'", "'1883-11-18 12:03:57'", (
-                          "'2024-06-15 12:34:56.5'"
-                      )]  # fmt: skip
+_TIMESTAMPS: Final = ["'2000-01-01 00:00'", "'1999-12-31 23:59:59.999999'", "'0044-03-15 12:00 BC'",
+                      "'294276-12-31 23:59:59'",
+                      "'infinity'", "'-infinity'", "'1883-11-18 12:03:57'",
+                      "'2024-06-15 12:34:56.5'"]  # fmt: skip
 _JSONB: Final = [
     """'{"a": 1, "b": [true, null, "x"]}'""", "'[]'", "'null'", "'1.50'", """'"str"'""",
     "jsonb_build_object('k', {g}, 'n', jsonb_build_array({g}, 'two'))",
@@ -62,35 +56,26 @@ VALUES: Final[dict[str, list[str]]] = {
     "character": ["'a'", "''", "'ab cd'"],
     '"char"': ["'a'", "''", r"'\'"],
     "name": ["'a'", "'with space'", "repeat('x', 63)"],
-    "bytea": [r"'\x'", r"'\x00ff5c27'", r"decode(repeat('ab', 3000), 'hex')", (
-        f"decode({_NOISE % 200}, 'hex')"
-    )],
-    "numeric": ["0", "-0.00", "1.5", "'NaN'", "'Infinity'", "'-Infinity'", (
-        "12345678901234567890.123456789"
-    ), "1e-20", "1e100",
+    "bytea": [r"'\x'", r"'\x00ff5c27'", r"decode(repeat('ab', 3000), 'hex')",
+              f"decode({_NOISE % 200}, 'hex')"],
+    "numeric": ["0", "-0.00", "1.5", "'NaN'", "'Infinity'", "'-Infinity'",
+                "12345678901234567890.123456789", "1e-20", "1e100",
                 "{g} / 3.0", "0.0001", "10000"],
-    "real": ["0", "'-0'", "1.5", "'NaN'", "'Infinity'", "1e6", "0.00009", "{g} / 7.0", (
-        "3.4028235e38"
-    )],
-    "double precision": ["0", "'-0'", "1.5", "'NaN'", (
-        "'-Infinity'"
-    ), "1e15", "0.00001", "{g} / 7.0", "5e-324", "1e23"],
+    "real": ["0", "'-0'", "1.5", "'NaN'", "'Infinity'", "1e6", "0.00009", "{g} / 7.0",
+             "3.4028235e38"],
+    "double precision": ["0", "'-0'", "1.5", "'NaN'", "'-Infinity'", "1e15", "0.00001", "{g} / 7.0",
+                         "5e-324", "1e23"],
     "money": ["'0'", "'-0.05'", "'92233720368547758.07'", "'1234567.89'"],
     "uuid": ["'00000000-0000-0000-0000-000000000000'", "md5({g}::text)::uuid"],
     "date": [*_DATES, "'2020-01-01'::date + {g}"],
     "time without time zone": ["'00:00'", "'24:00:00'", "'12:34:56.000001'"],
     "time with time zone": ["'00:00+00'", "'23:59:59.999999-15:59:59'", "'12:00+05:30'"],
-    "timestamp without time zone": [*_TIMESTAMPS, (
-        "'2020-01-01'::timestamp + {g} * interval '1 hour'"
-    )],
-    "timestamp with time zone": ["'2000-01-01 00:00Z'", "'infinity'", "'0044-03-15 12:00Z BC'", (
-        "'2020-01-01 00:00Z'::timestamptz + {g} * interval '1 s'"
-    )],
-    "interval": ["'0'", "'1 year 2 mons -3 days'", "'-1 mon 00:00:00.000001'", (
-        "'-178000000 years'"
-    ), (
-        "{g} * interval '1 min'"
-    )],
+    "timestamp without time zone": [*_TIMESTAMPS,
+                                    "'2020-01-01'::timestamp + {g} * interval '1 hour'"],
+    "timestamp with time zone": ["'2000-01-01 00:00Z'", "'infinity'", "'0044-03-15 12:00Z BC'",
+                                 "'2020-01-01 00:00Z'::timestamptz + {g} * interval '1 s'"],
+    "interval": ["'0'", "'1 year 2 mons -3 days'", "'-1 mon 00:00:00.000001'", "'-178000000 years'",
+                 "{g} * interval '1 min'"],
     "bit": ["B'10110'", "B'00000'"],
     "bit varying": ["''", "B'1'", "B'10101010101'"],
     "json": ["""'{"a" :  [1,2]}'""", "'\"x\"'", "to_json({g})"],
@@ -127,9 +112,8 @@ VALUES: Final[dict[str, list[str]]] = {
     "txid_snapshot": ["'10:20:10,14,15'"],
     "int2vector": ["''", "'1 -2 3'"],
     "oidvector": ["'1 2 3'"],
-    "integer[]": ["'{}'", "'{1,NULL,3}'", "'[0:1]={1,2}'", "'{{1,2},{3,4}}'", "ARRAY[{g}, -{g}]", (
-        "array_fill({g}, ARRAY[2000])"
-    )],
+    "integer[]": ["'{}'", "'{1,NULL,3}'", "'[0:1]={1,2}'", "'{{1,2},{3,4}}'", "ARRAY[{g}, -{g}]",
+                  "array_fill({g}, ARRAY[2000])"],
     "text[]": ["'{}'", """'{a,"b c",NULL,"null",""}'""", "ARRAY['x' || {g}, repeat('long', 900)]"],
     "numeric[]": ["'{1.5,NULL,-2}'"],
     "jsonb[]": ["""ARRAY['{"a": 1}'::jsonb, NULL]"""],
@@ -149,43 +133,32 @@ ORDINARY_TYPES: Final = [
     "numeric",
     "boolean",
     "timestamptz",
-    ("varchar(30)"),
+    "varchar(30)",
     "jsonb",
     "date",
 ]
 OTHER_TYPES: Final = [
-    "smallint", "oid", "char(5)", '"char"', "name", "bytea", "numeric(12,4)", "real", (
-        "double precision"
-    ), "money", "uuid",
-    "time", "timetz", "timestamp", "interval", "bit(5)", (
-        "bit varying"
-    ), "json", "jsonpath", "xml", "inet", "cidr", "macaddr",
-    "macaddr8", "pg_lsn", "tid", "xid", "xid8", "tsvector", "tsquery", "point", "lseg", "box",
-    "line", "path", "polygon", "circle",
-    "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange", "int4multirange", (
-        "nummultirange"
-    ),
-    "datemultirange", "pg_snapshot", (
-        "txid_snapshot"
-    ), "int2vector", "oidvector", "integer[]", "text[]", "numeric[]", "jsonb[]",
+    "smallint", "oid", "char(5)", '"char"', "name", "bytea", "numeric(12,4)", "real",
+    "double precision", "money", "uuid",
+    "time", "timetz", "timestamp", "interval", "bit(5)", "bit varying", "json", "jsonpath", "xml",
+    "inet", "cidr", "macaddr", "macaddr8", "pg_lsn", "tid", "xid", "xid8", "tsvector", "tsquery",
+    "point", "lseg", "box", "line", "path", "polygon", "circle",
+    "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange", "int4multirange",
+    "nummultirange",
+    "datemultirange", "pg_snapshot", "txid_snapshot", "int2vector", "oidvector", "integer[]",
+    "text[]", "numeric[]", "jsonb[]",
     "uuid[]", "timestamptz[]", "point[]", "box[]", "int4range[]",
 ]  # fmt: skip
 #: Types with a cheap constant that ALTER TABLE … ADD COLUMN … DEFAULT stores as a missing value.
 DEFAULTS: Final[dict[str, str]] = {
-    "integer": "7", "bigint": "-1", "smallint": "2", "text": (
-        "'some ''text'''"
-    ), "numeric": "12.3400", "boolean": "true",
-    "timestamptz": "'2026-01-01 12:00+02'", (
-        "varchar(30)"
-    ): "'vc'", "jsonb": """'{"a": [1, 2]}'""", "date": (
-        "'2020-02-29'"
-    ),
-    "uuid": "'11111111-2222-3333-4444-555555555555'", "double precision": "1.5", "integer[]": (
-        "'{1,NULL,3}'"
-    ), "bytea": r"'\xdead'",
-    "interval": "'1 day 02:00'", "text[]": (
-        "'{a,\"b c\"}'"
-    ), "char(5)": "'c'", "real": "0.1", "name": "'nm'",
+    "integer": "7", "bigint": "-1", "smallint": "2", "text": "'some ''text'''",
+    "numeric": "12.3400", "boolean": "true",
+    "timestamptz": "'2026-01-01 12:00+02'", "varchar(30)": "'vc'", "jsonb": """'{"a": [1, 2]}'""",
+    "date": "'2020-02-29'",
+    "uuid": "'11111111-2222-3333-4444-555555555555'", "double precision": "1.5",
+    "integer[]": "'{1,NULL,3}'", "bytea": r"'\xdead'",
+    "interval": "'1 day 02:00'", "text[]": "'{a,\"b c\"}'", "char(5)": "'c'", "real": "0.1",
+    "name": "'nm'",
 }  # fmt: skip
 #: Column type → types that ALTER TYPE may change it to, with USING. All rewrite the table or need
 #: not.

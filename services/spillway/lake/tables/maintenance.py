@@ -93,7 +93,7 @@ class Upkeep:
         """
         for name, value in (
             ("retention", self.retention),
-            (("history-retention"), self.history_retention),
+            ("history-retention", self.history_retention),
         ):
             if value is not None and value < RETENTION_MIN:
                 raise InvalidRequest(

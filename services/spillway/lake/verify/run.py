@@ -6,6 +6,9 @@
     the job (or, when none is at work, a run of it from here) reaches S
     each table: the source's snapshot against the lake pinned at S
 
+S is later than all that WAL had when the job was held (:mod:`spillway.consumer.snapshots`), so the
+lake isn't past it, and there is a batch that ends there even when nothing is written.
+
 Both sides are as of the same LSN, so every difference is one: there is no "may still be on its
 way". The tables' shapes are the source's for as long as it takes (DDL waits, as for pg_dump), what
 is compared is what :mod:`spillway.lake.verify.checksums` says.
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from spillway.consumer.connect import DEFAULT_ADDRESS, connect
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.snapshots import Source
 from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.lake.job.run import JobSettings, run_job
@@ -125,7 +128,11 @@ def verify(
         source_options=settings.source_options,
     )
     with closing(connect(job.options())) as client:
-        source = Source(settings.source_dsn, client.position(lake.slot).options)
+        source = Source(
+            settings.source_dsn,
+            client.position(lake.slot).options,
+            exports_of(job.options(), lake.slot),
+        )
     with session_for(settings, lake.table_format, spark) as session:
         return _Verifier(settings, lake, job, source, session, tell, on_table).run()
 

@@ -119,7 +119,9 @@ class ConsumerView(ResponseModel):
         description="stream, or the call under way: get, peek, advance, rewind, alter, drop"
     )
     address: str | None = Field(description="host:port that it came from.")
-    client: str | None = Field(description="How its program names itself (User-Agent).")
+    client: str | None = Field(
+        description="How its program names itself: User-Agent, or application_name."
+    )
     subscription: str | None = Field(description="Whose program it is, if a subscription's.")
     since: datetime
     last_feedback_at: datetime | None = Field(
@@ -127,6 +129,11 @@ class ConsumerView(ResponseModel):
         "service stored it, not known."
     )
     sent_lsn: LsnText | None = Field(description="How far a stream was handed out.")
+    protocol: str | None = Field(
+        description="What it speaks: REST, gRPC or PostgreSQL; null: not known, as a service of a "
+        "release before this was kept serves it."
+    )
+    user: str | None = Field(description="Who it has shown to be, over PostgreSQL's protocol.")
 
 
 class DecodingView(ResponseModel):

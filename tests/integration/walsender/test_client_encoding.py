@@ -1,0 +1,246 @@
+"""Text for clients of other encodings, and of databases in other encodings: as a walsender of each
+major sends it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from harness.pg_port import PASSWORD, dsn_of
+from harness.replication_client import ReplicationClient
+from harness.service import service_in_process
+from harness.tiers import deep
+from spillway.walsender.client_encoding import ClientEncoding, _table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.cluster import Cluster
+    from harness.service import Service
+
+_MAJORS = [deep(14), deep(15), deep(16), deep(17), 18]
+#: server encoding → a text that has characters of each kind, in it
+_TEXTS = {
+    "LATIN1": "é\x80ÿ".encode("latin-1"),
+    "WIN1252": "é€ÿ".encode("cp1252"),
+    "SQL_ASCII": "é".encode(),
+    "EUC_JP": "日本".encode("euc_jp"),
+    "UTF8": "éÿ".encode(),
+}
+#: server encoding → what clients ask for; the second one of UTF8's is an alias
+_CLIENTS = {
+    "LATIN1": ["UTF8", "LATIN1", "SQL_ASCII"],
+    "WIN1252": ["UTF8", "WIN1252", "LATIN1"],
+    "SQL_ASCII": ["UTF8", "LATIN1", "SQL_ASCII"],
+    "EUC_JP": ["UTF8"],
+    "UTF8": ["LATIN1", "windows-1252", "SQL_ASCII", "KOI8R", "nonsense"],
+}
+#: bytes that a database has all the same, and that are no character of its encoding
+_STRAYS = {"WIN1252": b"a\x81b", "SQL_ASCII": b"a\xe9\x80", "UTF8": "a日b".encode()}
+_WHOLE = "proto_version '2', publication_names 'p', messages 'on'"
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest, session_cluster: Callable[[int], Cluster]
+) -> Iterator[Cluster]:
+    cluster = session_cluster(request.param)
+    yield cluster
+    for encoding in _TEXTS:
+        cluster.execute(f"DROP DATABASE IF EXISTS in_{encoding} WITH (FORCE)")
+
+
+@pytest.mark.parametrize("cluster", _MAJORS, indirect=True)
+def test_streams_are_a_walsenders(cluster: Cluster, tmp_path: Path) -> None:
+    with service_in_process(tmp_path) as service:
+        service.create_source(cluster.dsn())
+        body = {"name": "alice", "databases": ["main/*"], "manage_slots": True}
+        service.call("POST", "/users", json={**body, "password": PASSWORD})
+        for encoding in _TEXTS:
+            _compare(cluster, service, encoding)
+
+
+def _compare(cluster: Cluster, service: Service, encoding: str) -> None:
+    name = f"in_{encoding.lower()}"
+    with cluster.connect() as connection:
+        statement = f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
+        connection.execute(statement.encode())
+    sides = make_conninfo(cluster.dsn(), dbname=name), dsn_of(service, "alice", name)
+    slots = [("out", "pgoutput"), ("text", "test_decoding"), ("stray", "pgoutput")]
+    for dsn in sides:
+        with ReplicationClient(f"{dsn} client_encoding=UTF8") as connection:
+            for slot, plugin in slots:
+                create = f"CREATE_REPLICATION_SLOT {slot}_{name} LOGICAL {plugin} NOEXPORT_SNAPSHOT"
+                assert connection.run(create).status == "TUPLES_OK"
+    named = _TEXTS[encoding]
+    end = _write(sides[0], encoding, named, named)
+    for client in _CLIENTS[encoding]:
+        for slot, options in (("out", _WHOLE), ("text", "")):
+            if encoding == "EUC_JP" and slot == "text":
+                continue
+            theirs, ours = (
+                _stream(f"{dsn} client_encoding={client}", f"{slot}_{name}", options, end)
+                for dsn in sides
+            )
+            assert ours == theirs, (encoding, client, slot)
+            refused = isinstance(theirs, str)
+            assert refused == ((encoding, client) in {("WIN1252", "LATIN1"), ("UTF8", "nonsense")})
+    # What has no equivalent ends the stream, behind what was before it.
+    if encoding not in _STRAYS:
+        return
+    end = _write(sides[0], encoding, b"plain", _STRAYS[encoding])
+    client = "LATIN1" if encoding == "UTF8" else "UTF8"
+    theirs, ours = (
+        _stream(f"{dsn} client_encoding={client}", f"stray_{name}", _WHOLE, end) for dsn in sides
+    )
+    assert ours == theirs
+    assert isinstance(theirs, tuple)
+    # As raw bytes it is any other.
+    theirs, ours = (
+        _stream(f"{dsn} client_encoding={client}", f"text_{name}", "", end) for dsn in sides
+    )
+    assert ours == theirs
+    assert isinstance(theirs, list)
+
+
+def _write(dsn: str, encoding: str, name: bytes, text: bytes) -> str:
+    """Write *name* and *text* wherever a walsender sends text; return where WAL ends."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # Not psycopg's cursors, which would have to know the encoding.
+        def execute(statement: bytes) -> bytes | None:
+            result = connection.pgconn.exec_(statement)
+            assert result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK), (
+                result.error_message
+            )
+            return result.get_value(0, 0) if result.ntuples else None
+
+        execute(b"SET client_encoding = '%s'" % encoding.encode())
+        execute(
+            b'CREATE TABLE IF NOT EXISTS "t%s" (a int PRIMARY KEY, "b%s" text, j json, n bytea)'
+            % (name, name)
+        )
+        execute(b"CREATE TYPE \"y%s\" AS ENUM ('x%s')" % (name, name))
+        if execute(b"SELECT 1 FROM pg_publication") is None:
+            execute(b"CREATE PUBLICATION p FOR ALL TABLES")
+        execute(b'ALTER TABLE "t%s" ADD COLUMN c "y%s", REPLICA IDENTITY FULL' % (name, name))
+        execute(
+            b"INSERT INTO \"t%s\" VALUES (1, '%s', '{\"k\": \"%s\"}', '\\x00ff', 'x%s'),"
+            b" (2, '', NULL, NULL, NULL)" % (name, text, text, name)
+        )
+        execute(b'UPDATE "t%s" SET a = 3, "b%s" = NULL WHERE a = 1' % (name, name))
+        execute(b'DELETE FROM "t%s" WHERE a = 2' % name)
+        # The content is no text to pgoutput.
+        execute(b"SELECT pg_logical_emit_message(true, 'p%s', 'c%s')" % (text, text))
+        end = execute(b"SELECT pg_current_wal_flush_lsn()")
+    assert end is not None
+    return end.decode()
+
+
+def _stream(dsn: str, slot: str, options: str, end: str) -> object:
+    """Return the frames up to *end*; or those up to an error, and the error."""
+    try:
+        connection = ReplicationClient(dsn)
+    except ConnectionRefusedError as refused:
+        return str(refused).partition("FATAL:")[2].splitlines()[0]
+    with connection:
+        connection.start(slot, options)
+        try:
+            connection.read_to(end)
+        except EOFError as error:
+            said = str(error).splitlines()[0]
+            return connection.frames, said
+        connection.finish_copy()
+        return connection.frames
+
+
+def test_what_is_not_served(session_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
+    """Said at once, and with what to do instead, which is done."""
+    cluster = session_cluster(18)
+    database = cluster.create_database("in_utf8")
+    try:
+        database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        with service_in_process(tmp_path) as service:
+            service.create_source(cluster.dsn())
+            body = {"name": "alice", "databases": ["main/*"], "manage_slots": True}
+            service.call("POST", "/users", json={**body, "password": PASSWORD})
+            dsn = dsn_of(service, "alice", "in_utf8")
+            with pytest.raises(ConnectionRefusedError) as refused:
+                ReplicationClient(f"{dsn} client_encoding=SJIS")
+            assert "conversion between SJIS and UTF8 is not supported" in str(refused.value)
+            assert "Connect with client_encoding=UTF8." in str(refused.value)
+            with ReplicationClient(f"{dsn} client_encoding=LATIN1") as latin:
+                assert latin.pgconn.parameter_status(b"client_encoding") == b"LATIN1"
+                latin.run("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+                binary = "proto_version '1', publication_names 'p', binary 'on'"
+                failure = latin.run(f"START_REPLICATION SLOT s LOGICAL 0/0 ({binary})").failure
+                assert failure is not None
+                assert failure.sqlstate == "0A000"
+                latin.start("s", "proto_version '1', publication_names 'p'")
+                latin.finish_copy()
+            with ReplicationClient(f"{dsn} client_encoding=UTF8") as utf8:
+                utf8.start("s", binary)
+    finally:
+        cluster.execute("DROP DATABASE in_utf8 WITH (FORCE)")
+
+
+@pytest.mark.parametrize("cluster", _MAJORS, indirect=True)
+def test_tables_are_the_servers(cluster: Cluster) -> None:
+    """Each byte's character; with the depth of the long tier, that no other has a byte, too."""
+    for encoding in (
+        *(f"LATIN{n}" for n in range(1, 11)),
+        *(f"ISO_8859_{n}" for n in range(5, 9)),
+        *(f"WIN{n}" for n in (866, 874, *range(1250, 1259))),
+        "KOI8R",
+        "KOI8U",
+    ):
+        assert ClientEncoding.of(encoding, "UTF8").client == encoding
+        ours = {code: byte for code, byte in enumerate(_table(encoding)) if byte}
+        assert _forward(cluster, encoding) == {byte: code for code, byte in ours.items()}
+        if cluster.major == 17:
+            assert _backward(cluster, encoding) == ours
+
+
+_FORWARD = """
+CREATE FUNCTION pg_temp.forward(e text) RETURNS TABLE (byte int, code int) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR i IN 128 .. 255 LOOP
+    BEGIN
+      byte := i; code := ascii(convert_from(decode(to_hex(i), 'hex'), e)); RETURN NEXT;
+    EXCEPTION WHEN untranslatable_character THEN NULL;
+    END;
+  END LOOP;
+END $$
+"""
+_BACKWARD = """
+CREATE FUNCTION pg_temp.backward(e text) RETURNS TABLE (code int, byte int) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR i IN 128 .. 65535 LOOP
+    CONTINUE WHEN i BETWEEN 55296 AND 57343;
+    BEGIN
+      code := i; byte := get_byte(convert_to(chr(i), e), 0); RETURN NEXT;
+    EXCEPTION WHEN untranslatable_character THEN NULL;
+    END;
+  END LOOP;
+END $$
+"""
+
+
+def _forward(cluster: Cluster, encoding: str) -> dict[int, int]:
+    return _called(cluster, _FORWARD, "forward", encoding)
+
+
+def _backward(cluster: Cluster, encoding: str) -> dict[int, int]:
+    return _called(cluster, _BACKWARD, "backward", encoding)
+
+
+def _called(cluster: Cluster, made: str, function: str, encoding: str) -> dict[int, int]:
+    with cluster.connect() as connection:
+        connection.execute(made.encode())
+        query = f"SELECT * FROM pg_temp.{function}(%s)".encode()
+        return dict(connection.execute(query, [encoding]).fetchall())
