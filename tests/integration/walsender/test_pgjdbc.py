@@ -146,14 +146,17 @@ def _kill_readers(database: Database, door: Door, start_jvm: Callable[[], Jvm], 
     with _producing(database):
         for _ in range(kills):
             reader = stream(jvm, connect(jvm, door, replication=True), "jdbc", PGOUTPUT)
-            known = len(kept)
-            _keep(reader, kept, lambda known=known: len(kept) >= known + 30)
+            _keep(reader, kept, _has(kept, len(kept) + 30))
             jvm.kill()
             jvm = start_jvm()
     produced = {number for (number,) in database.query("SELECT id FROM t")}
     reader = stream(jvm, connect(jvm, door, replication=True), "jdbc", PGOUTPUT)
     _keep(reader, kept, lambda: kept >= produced)
     assert kept == produced
+
+
+def _has(kept: set[int], amount: int) -> Callable[[], bool]:
+    return lambda: len(kept) >= amount
 
 
 def _keep(reader: Any, kept: set[int], enough: Callable[[], bool]) -> None:
@@ -256,7 +259,7 @@ def _cursor(_: Jvm, connection: Any) -> object:
     while result.next():
         found.append((result.getInt(1), result.getString(2)))
         if len(found) % 100 == 0:
-            found += rows(connection, "SELECT count(*) FROM made")
+            assert rows(connection, "SELECT count(*) FROM made") == [("300",)]
     connection.commit()
     connection.setAutoCommit(True)
     return found
@@ -367,7 +370,7 @@ def test_slots_by_sql(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
         for door in doors(pg, service):
             connection = connect(jvm, door)
             find = connection.prepareStatement(
-                "SELECT slot_name, plugin, database, active, confirmed_flush_lsn IS NOT NULL"
+                "SELECT slot_name, plugin, database, active, restart_lsn < confirmed_flush_lsn"
                 " FROM pg_replication_slots WHERE slot_name = ? AND database = ?"
             )
             find.setString(1, "mine")

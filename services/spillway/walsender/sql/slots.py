@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 #: Above what any backend has (Linux's pid_max), so that a stream is never taken for one.
 _FIRST_PID: Final = 1 << 24
 _PID_BITS: Final = 0x3FFFFF
+_SEGMENT_BYTES: Final = 16 << 20
 _BINARY_PLUGINS: Final = frozenset({"pgoutput"})
 
 #: what makes a slot, and what is of numbers
@@ -323,7 +324,7 @@ def _row_of_slot(slot: SlotInfo) -> Json:
         "temporary": slot.temporary,
         "active": slot.active,
         "active_pid": _pid_of(slot) if slot.active else None,
-        "restart_lsn": _shown(slot.restart_lsn),
+        "restart_lsn": _shown(_before(slot.restart_lsn)),
         "confirmed_flush_lsn": _shown(slot.confirmed_flush_lsn),
         "wal_status": slot.wal_status,
         "safe_wal_size": slot.safe_wal_size,
@@ -336,6 +337,16 @@ def _row_of_slot(slot: SlotInfo) -> Json:
         "failover": False,
         "synced": False,
     }
+
+
+def _before(lsn: Lsn | None) -> Lsn | None:
+    """Return where the 16 MiB of WAL begin that have the byte before *lsn*.
+
+    Of a slot here no WAL is needed that is before what is confirmed. A server's restart_lsn always
+    is before that, and clients rely on it: to Debezium, whose stored position may be just the
+    confirmed one, an equal restart_lsn says that its position is no longer available.
+    """
+    return None if lsn is None else Lsn((int(lsn) - 1) // _SEGMENT_BYTES * _SEGMENT_BYTES)
 
 
 def _row_of_stream(slot: SlotInfo) -> Json:
