@@ -29,6 +29,7 @@ test-setup: install
 	@PYTHONPATH=tests $(VENV)/python -m harness.servers
 	@PYTHONPATH=tests $(VENV)/python -m harness.browser >/dev/null
 	@PYTHONPATH=tests $(VENV)/python -m harness.jvm
+	@PYTHONPATH=tests $(VENV)/python -m harness.go_programs
 
 .PHONY: test
 test: test-setup ## what every change needs, against real PostgreSQL servers; TESTS and WORKERS may be set

@@ -700,6 +700,12 @@ class FakeStream:
     async def ended(self) -> None:
         await self.active_consumer.ended()
 
+    async def asked(self) -> None:
+        await self.active_consumer.asked()
+
+    def heard(self) -> None:
+        self.active_consumer.heard()
+
     def _ready(self) -> list[FakeTransaction]:
         source = self.engine.slots[self.slot_name].source
         found: list[FakeTransaction] = []

@@ -36,6 +36,10 @@ class ActiveConsumer:
         self.last_feedback_at: datetime | None = None
         self.sent_lsn: Lsn | None = None
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: whether its client can be asked for an answer at all
+        self._can_be_asked = False
+        self._question = asyncio.Event()
+        self._answer = asyncio.Event()
 
     def consumer(self) -> Consumer:
         """Describe it."""
@@ -52,6 +56,33 @@ class ActiveConsumer:
     def fed_back(self) -> None:
         """Take note that the client sent feedback."""
         self.last_feedback_at = datetime.now(UTC)
+
+    async def asked(self) -> None:
+        """Wait until somebody wants to know whether the client is there: ask it, and say
+        :meth:`heard` when it answers.
+        """
+        self._can_be_asked = True
+        await self._question.wait()
+        self._question.clear()
+
+    def heard(self) -> None:
+        """Take note that the client is there."""
+        self._answer.set()
+
+    async def is_silent(self, patience_s: float) -> bool:
+        """Have the client asked whether it is there, and say if it gives no answer in time. One
+        that can't be asked is not silent.
+        """
+        if not self._can_be_asked:
+            return False
+        self._answer.clear()
+        self._question.set()
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._answer.wait()
+        except TimeoutError:
+            return True
+        return False
 
     def end(self) -> None:
         """End the session; it leaves the slot when its task runs next."""

@@ -97,6 +97,18 @@ class EngineStream:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
 
+    async def asked(self) -> None:
+        """Wait until the client is to be asked whether it is there; see the interface."""
+        if self._active is None:
+            await self._loop.create_future()
+        else:
+            await self._active.asked()
+
+    def heard(self) -> None:
+        """Take note that the client is there."""
+        if self._active is not None:
+            self._active.heard()
+
     async def next_batch(self, timeout_s: float) -> StreamBatch:
         """Wait for messages; see the interface."""
         deadline = self._loop.time() + timeout_s

@@ -55,7 +55,7 @@ from spillway.plugins.registry import (
 )
 from spillway.receiver.primary import with_database
 from spillway.receiver.table_privileges import check_readable
-from spillway.service import inventory
+from spillway.service import inventory, slot_options
 from spillway.service.exports import SnapshotExports
 from spillway.service.inventory import TABLES_MAX
 from spillway.service.model import PluginInfo, SlotSpec
@@ -98,6 +98,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 UPKEEP_INTERVAL_S: Final = 0.2
+#: How long a client has to answer when somebody else wants its slot, of option takeover.
+TAKEOVER_S: Final = 5.0
 #: how often it is stored when consumers were there last
 SEEN_INTERVAL_S: Final = 20.0
 _SETTLE_POLL_S: Final = 0.005
@@ -280,12 +282,13 @@ class Engine:
         self._leases.held(spec.source)
         # Options are checked before anything is made, with the version that will decode them.
         context = _plugin_context(spec, source)
-        validate_options(spec.plugin, spec.options, context)
+        _, plugin_options = slot_options.split(spec.options)
+        validate_options(spec.plugin, plugin_options, context)
         if not self._slots_on(spec.source, spec.database):
             await self._sources.end_session_of_dropped(spec.source, spec.database)
         # This may wait for a consistent point, and others need not wait for it.
         session = await self._sources.session(spec.source, spec.database)
-        if wants_streaming(spec.plugin, spec.options, context):
+        if wants_streaming(spec.plugin, plugin_options, context):
             session.want_streaming()
             await session.wait_streaming(self._settings.consistent_timeout_s)
         if not spec.exports_snapshot:
@@ -470,7 +473,8 @@ class Engine:
         source = self._sources.get(slot.row.source)
         changes: dict[str, object] = {}
         if options is not None:
-            validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
+            _, plugin_options = slot_options.split(options)
+            validate_options(slot.row.plugin, plugin_options, _plugin_context(slot.row, source))
             changes["options"] = dict(options)
         with slot.acquired("alter"):
             if failover is not None:
@@ -581,6 +585,9 @@ class Engine:
         """Open a stream; see the interface."""
         slot = self._slot(slot_name)
         slot.check_valid()
+        own, merged = slot_options.split({**slot.row.options, **(options or {})})
+        if own.takeover and not peek:
+            await self._take_over(slot)
         async with AsyncExitStack() as held:
             active = None if peek else held.enter_context(slot.acquired("stream"))
             step_bytes = held.enter_context(self._large_batches.granted(batch_bytes))
@@ -588,6 +595,8 @@ class Engine:
             if active is not None:
                 await held.enter_async_context(self._rows.claimed(slot, active))
                 self._exports.release_to_consumer(slot_name)
+                if own.start_before_confirmed and 0 < (start_lsn or 0) < slot.confirmed_flush_lsn:
+                    await self._set_back(slot, session, Lsn(start_lsn or 0))
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
@@ -599,7 +608,6 @@ class Engine:
             built_in = is_built_in(slot.row.plugin)
             key = None
             if built_in:
-                merged = {**slot.row.options, **(options or {})}
                 prepared = (slot.row.two_phase, two_phase_at if plugin.two_phase else None)
                 key = (
                     session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn,
@@ -625,6 +633,30 @@ class Engine:
                 served = self._slots.get(slot.name) is slot and not slot.is_lost
                 if not (peek or keep_temporary) and slot.row.temporary and served:
                     await self._rows.remove(slot)
+
+    async def _take_over(self, slot: Slot) -> None:
+        """Free a slot whose client does not answer."""
+        active = slot.active_consumer
+        if active is not None and await active.is_silent(TAKEOVER_S):
+            log.warning(
+                'slot "%s" is taken over: %s has not answered for %g s',
+                slot.name,
+                active.consumer(),
+                TAKEOVER_S,
+            )
+            if slot.active_consumer is active:
+                await slot.end_session()
+
+    async def _set_back(self, slot: Slot, session: Session, lsn: Lsn) -> None:
+        """Have a slot stand where its consumer does."""
+        session.check_retained(lsn)
+        log.info(
+            'slot "%s" is set back from %s to %s, as its consumer asks',
+            slot.name,
+            slot.confirmed_flush_lsn,
+            lsn,
+        )
+        await self._rows.rewind(slot, lsn)
 
     # -- slots, looked at ---------------------------------------------------------------------
 
@@ -778,7 +810,8 @@ class Engine:
             slot.row.two_phase,
             self._sources.get(slot.row.source).captured_publications,
         )
-        plugin = create_plugin(slot.row.plugin, {**slot.row.options, **options}, context)
+        _, plugin_options = slot_options.split({**slot.row.options, **options})
+        plugin = create_plugin(slot.row.plugin, plugin_options, context)
         if plugin.streaming:
             session.want_streaming()
         return plugin

@@ -60,6 +60,14 @@ class SlotStream(Protocol):
         """
         ...
 
+    async def asked(self) -> None:
+        """Wait until somebody who wants the slot asks whether this consumer is there; its client is
+        asked then, and :meth:`heard` says that it answered. Who never waits here is never silent.
+        """
+        ...
+
+    def heard(self) -> None: ...
+
     async def ended(self) -> None:
         """Wait until somebody ends the session, and raise SessionEnded; for ever if nobody does."""
         ...
@@ -247,7 +255,8 @@ class EngineInterface(Protocol):
         Args:
             slot_name: the slot.
             start_lsn: begin with transactions whose commit record starts here or later; the slot's
-                confirmed_flush_lsn when it is later than that or None is given.
+                confirmed_flush_lsn when it is later than that or None is given. With the slot's
+                option ``spillway.start_before_confirmed`` an earlier one sets the slot back.
             upto_lsn: end after the last transaction whose commit record starts before this.
             options: plugin options, over the slot's own.
             batch_bytes: payload bytes after which a batch is handed out; the default when large

@@ -163,6 +163,11 @@ class Commands:
         return self._database.major
 
     @property
+    def source(self) -> str:
+        """The source's name."""
+        return self._database.source
+
+    @property
     def may_run_sql(self) -> bool:
         """Whether the user may run SQL."""
         return self._user.run_sql
@@ -181,6 +186,21 @@ class Commands:
                 "--run-sql.",
             )
 
+    def may_see(self, slot: SlotInfo) -> bool:
+        """Whether a slot is one of this source, in a database that the user may use."""
+        return slot.source == self._database.source and may_use_database(
+            self._user, slot.source, slot.database
+        )
+
+    def check_manages(self, slot_name: str) -> None:
+        """Insist that the user may make slots of that name, drop them and end their sessions.
+
+        Raises:
+            WireError: it may not.
+        """
+        if not (self._user.manage_slots and may_use_slot(self._user, slot_name)):
+            self._refuse("manage", slot_name)
+
     async def usable_slot(self, slot_name: str) -> SlotInfo:
         """Return a slot of this database that the user may read.
 
@@ -189,6 +209,7 @@ class Commands:
             WireError: it is of another database, or not for this user.
         """
         slot = await self._engine.get_slot(slot_name)
+        self.check_database()
         self._check_rights(slot)
         if (slot.source, slot.database) != (self._database.source, self._database.name):
             raise WireError(
@@ -224,14 +245,16 @@ class Commands:
         # A standby says how far it has WAL, too.
         position = str(source.flushed_lsn)
         return Answer(
-            columns, (source.system_id, str(source.timeline), position, self._database.name)
+            columns, (source.system_id, str(source.timeline), position, self._database.name or None)
         )
 
     async def _show(self, name: str) -> Answer:
         if name not in _PLAIN_SETTINGS and not self._user.run_sql:
             raise WireError("42501", f'permission denied to examine "{name}"')
         key = self._database.source, name
-        dsn = self._engine.conninfo(self._database.source, self._database.name)
+        # Every server has that one.
+        database = self._database.name or "postgres"
+        dsn = self._engine.conninfo(self._database.source, database)
         try:
             self._settings[key] = await asyncio.to_thread(_ask_setting, dsn, name)
         except SourceError:
@@ -256,13 +279,32 @@ class Commands:
     async def clean_up(self) -> None:
         """End what ends with the connection."""
         await self.end_export()
+        await self.drop_temporary()
+
+    async def drop_temporary(self) -> None:
+        """Drop the temporary slots that were made here, which end with the connection, and with a
+        command that fails in it.
+        """
         for slot_name in tuple(self.temporary):
             try:
                 await self._engine.drop_slot(slot_name)
+                self.temporary.discard(slot_name)
+            except UnknownSlot:
+                self.temporary.discard(slot_name)
             except SpillwayError as error:
                 log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
 
+    def check_database(self) -> None:
+        """Insist on a connection with a database.
+
+        Raises:
+            WireError: it is one for physical replication.
+        """
+        if not self._database.name:
+            raise WireError("55000", "logical decoding requires a database connection")
+
     async def _create(self, command: CreateSlot) -> Answer:
+        self.check_database()
         if not (self._user.manage_slots and may_use_slot(self._user, command.slot_name)):
             self._refuse("create", command.slot_name)
         await self._check_name(command.slot_name)

@@ -100,6 +100,7 @@ class CopyStream:
             feedback,
             asyncio.create_task(self._send()),
             asyncio.create_task(self._stream.ended()),
+            asyncio.create_task(self._ask()),
         ]
         if self._timeout_s:
             tasks.append(asyncio.create_task(self._watch()))
@@ -167,6 +168,7 @@ class CopyStream:
                 continue
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
+            self._stream.heard()
             self._write_lsn = max(self._write_lsn, feedback.write_lsn)
             self._flush_lsn = max(self._flush_lsn, feedback.flush_lsn)
             if feedback.reply_requested:
@@ -178,6 +180,15 @@ class CopyStream:
                     Lsn(feedback.apply_lsn),
                     beyond=True,
                 )
+
+    async def _ask(self) -> None:
+        """Ask the client for an answer whenever somebody else wants the slot and its option
+        ``takeover`` is set.
+        """
+        while True:
+            await self._stream.asked()
+            self._is_pinged = True
+            self._write_keepalive(reply_requested=True)
 
     async def _watch(self) -> None:
         """Ask a client that is silent for an answer, and leave one that gives none."""

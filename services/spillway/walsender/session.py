@@ -5,7 +5,7 @@ On a replication connection commands come one by one as simple queries. A replic
 answered here; anything else is SQL, which the source answers (:mod:`spillway.walsender.sql`), but
 for the one statement that every libpq client begins with, where no SQL may be run. The extended
 protocol is refused as a walsender does. A connection without ``replication`` is the source's from
-its login on.
+its login on; one with ``replication=true`` has no database, and knows commands alone.
 
 Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c,
 src/backend/replication/walsender.c)
@@ -17,13 +17,13 @@ import asyncio
 import contextlib
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spillway.caller import calling
 from spillway.errors import MetadataError, SpillwayError
 from spillway.pg.boolean import parse_bool
 from spillway.receiver.connect_errors import quote_identifier
-from spillway.users.registry import may_use_database
+from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages
 from spillway.walsender.commands import Answer, Commands
 from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream, open_writes_of
@@ -41,6 +41,8 @@ from spillway.walsender.grammar import (
 from spillway.walsender.messages import LongQuery
 from spillway.walsender.sql.relay import Relay
 from spillway.walsender.sql.replication_sql import ReplicationSql
+from spillway.walsender.sql.slots import Slots
+from spillway.walsender.sql.statements import may_speak_of_slots
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -65,8 +67,14 @@ _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
 _MAJOR_OF_SEARCH_PATH: Final = 18
 #: What belongs to the extended protocol: refused, and then passed over until Sync.
 _EXTENDED: Final = frozenset(b"PBEDC")
+
+_HEAD_BYTES: Final = 5
 #: Startup parameters that are ours; a source gets the others as they are.
 _OURS: Final = frozenset({"user", "database", "replication"})
+
+
+#: A walsender with a database, one without, a backend.
+Kind = Literal["logical", "physical", "sql"]
 
 
 class Session:
@@ -116,6 +124,7 @@ class Session:
         self._session_settings: dict[str, str] = {}
         self._command: asyncio.Task[None] | None = None
         self._cancelled = False
+        self._kind: Kind = "sql"
         #: SQL of a replication connection; None: the connection is no such
         self._sql: ReplicationSql | None = None
         #: a normal connection; None: it is none, or has no source yet
@@ -171,12 +180,12 @@ class Session:
                 fatal=True,
             )
         user = await handshake.authenticate(self._connection, name, self._users)
-        is_replication = self._is_replication()
+        self._kind = self._kind_asked_for()
         database = await self._database(user)
         if startup.minor < messages.NEWEST_MINOR:
             self.key = self.key[:4]
         commands = Commands(self._engine, user, database, self._settings)
-        if is_replication:
+        if self._kind != "sql":
             self._check_encoding(database)
             statuses = self._statuses(database)
             self._sql = ReplicationSql(
@@ -209,30 +218,32 @@ class Session:
             raise
         # What clients compare with pg_backend_pid(), and with who notifies them.
         self.pid = upstream.pid
-        self._relay = Relay(self._connection, upstream)
+        self._relay = Relay(self._connection, upstream, Slots(self._engine, commands))
         return upstream.statuses
 
-    def _is_replication(self) -> bool:
-        """Whether it is a connection for replication."""
+    def _kind_asked_for(self) -> Kind:
         wanted = self._parameters.get("replication", "false")
         if wanted == "database":
-            return True
+            return "logical"
         asked = parse_bool(wanted)
         if asked is None:
             raise WireError(
                 "22023", f'invalid value for parameter "replication": "{wanted}"', fatal=True
             )
-        if asked:
-            raise WireError(
-                "0A000",
-                "physical replication connections are not supported by this server",
-                hint="Connect with replication=database for logical replication.",
-                fatal=True,
-            )
-        return False
+        return "physical" if asked else "sql"
 
     async def _database(self, user: UserRow) -> ServedDatabase:
         dbname = self._parameters.get("database") or user.name
+        if self._kind == "physical":
+            source = await databases.find_source(self._engine, dbname)
+            if not may_use_source(user, source.source):
+                raise WireError(
+                    "42501",
+                    f'permission denied for source "{source.source}"',
+                    detail=f'User "{user.name}" is for no database of it.',
+                    fatal=True,
+                )
+            return source
         database = await databases.find(self._engine, dbname)
         if not may_use_database(user, database.source, database.name):
             raise WireError(
@@ -291,12 +302,12 @@ class Session:
             WireError: it did what ends a connection.
             OSError, asyncio.IncompleteReadError: it is gone.
         """
-        if self._relay is not None:
-            await self._relay.run()
-            return
         skipping = False
         client = self._parameters.get("application_name")
         with calling(self._address, client):
+            if self._relay is not None:
+                await self._relay.run()
+                return
             while True:
                 read = await messages.read_message_or_long_query(self._connection.reader)
                 if isinstance(read, LongQuery):
@@ -352,21 +363,26 @@ class Session:
         except WireError as error:
             if error.fatal:
                 raise
-            await self._fail(error)
+            await self._fail(commands, error)
         except SpillwayError as error:
             failure = told(error, commands.major)
             if failure.fatal:
                 raise failure from None
-            await self._fail(failure)
+            await self._fail(commands, failure)
         except asyncio.CancelledError:
             if not self._cancelled:
                 raise
-            await self._fail(WireError("57014", "canceling statement due to user request"))
+            await self._fail(
+                commands, WireError("57014", "canceling statement due to user request")
+            )
         self._cancelled = False
         await self._ready()
 
-    async def _fail(self, error: WireError) -> None:
-        """Tell of a failure, which is that of the transaction too."""
+    async def _fail(self, commands: Commands, error: WireError) -> None:
+        """Tell of a failure, which is that of the transaction too, and the end of temporary
+        slots.
+        """
+        await commands.drop_temporary()
         await self._connection.send(messages.error_response(error))
         await self._session_sql.fail_block()
 
@@ -383,6 +399,7 @@ class Session:
                 "current transaction is aborted, commands ignored until end of transaction block",
             )
         if isinstance(command, StartLogical):
+            commands.check_database()
             if status != b"I":
                 raise WireError("25001", f"{command.tag} cannot run inside a transaction block")
             await self._stream(commands, command)
@@ -426,7 +443,7 @@ class Session:
         there can't be one now.
         """
         sql = self._session_sql
-        if not commands.may_run_sql:
+        if self._kind == "physical" or not commands.may_run_sql:
             return False
         try:
             await sql.open()
@@ -438,6 +455,10 @@ class Session:
 
     async def _run_plain(self, commands: Commands, body: bytes) -> None:
         """Run what is no replication command."""
+        if self._kind == "physical":
+            raise WireError(
+                "0A000", "cannot execute SQL commands in WAL sender for physical replication"
+            )
         sql = self._session_sql
         statement = body[:-1].strip().rstrip(b";").rstrip()
         if not statement and not sql.is_open:
@@ -452,6 +473,10 @@ class Session:
 
     async def _run_sql(self, commands: Commands, query: bytes, rest_bytes: int = 0) -> None:
         commands.check_sql()
+        if not rest_bytes and may_speak_of_slots(query) and self._session_sql.status != b"E":
+            text = query[_HEAD_BYTES:-1]
+            changed = await Slots(self._engine, commands).simple(text)
+            query = messages.message(b"Q", changed + b"\0")
         await self._session_sql.run(query, rest_bytes)
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:

@@ -10,16 +10,19 @@ import json
 import re
 import secrets
 import threading
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import psycopg2
 import pytest
 
 from spillway.cli.program import main
 from spillway_client import (
     UNCHANGED,
+    AsyncPosition,
     AsyncSlot,
     Changes,
     ConversionFailed,
@@ -43,6 +46,7 @@ from spillway_client import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from harness.cluster import Database
     from harness.service import Service
@@ -580,8 +584,11 @@ async def test_asyncio(stage: Callable[..., Stage]) -> None:
         await AsyncSlot("127.0.0.1:1", "nobody").open()
 
 
-def test_a_position_in_the_users_own_transaction(stage: Callable[..., Stage]) -> None:
-    """With psycopg: what fails in the middle leaves neither work nor position, and of two consumers
+@pytest.mark.parametrize("driver", [psycopg, psycopg2])
+def test_a_position_in_the_users_own_transaction(
+    stage: Callable[..., Stage], driver: ModuleType
+) -> None:
+    """What fails in the middle leaves neither work nor position, and of two consumers
     one is told.
     """
     it = stage()
@@ -594,21 +601,24 @@ def test_a_position_in_the_users_own_transaction(stage: Callable[..., Stage]) ->
     table = f"target_{it.name}.spillway_position"
     position, rival = Position(it.name, table=table), Position(it.name, table=table)
 
-    def work(connection: psycopg.Connection[Any], tx: Transaction, divisor: int = 1) -> None:
+    def work(connection: Any, tx: Transaction, divisor: int = 1) -> None:
+        with connection.cursor() as cursor:
+            for change in tx.changes:
+                assert change.new is not None
+                cursor.execute(f"INSERT INTO target_{it.name}.copy VALUES (%s)", [change.new["id"]])
+            cursor.execute("SELECT 1 / %s", [divisor])
 
-        for change in tx.changes:
-            assert change.new is not None
-            connection.execute(f"INSERT INTO target_{it.name}.copy VALUES (%s)", [change.new["id"]])
-        connection.execute("SELECT 1 / %s", [divisor])
-
-    with psycopg.connect(it.database.dsn) as ours, psycopg.connect(it.database.dsn) as theirs:
+    with (
+        closing(driver.connect(it.database.dsn)) as ours,
+        closing(driver.connect(it.database.dsn)) as theirs,
+    ):
         assert rival.load(theirs) == 0
         with it.slot(start_lsn=position.load(ours), upto_lsn=upto) as slot:
             loop = iter(slot)
             with position.transaction(ours, tx := next(loop)):
                 work(ours, tx)
             failed = next(loop)
-            with pytest.raises(psycopg.DataError), position.transaction(ours, failed):
+            with pytest.raises(driver.DataError), position.transaction(ours, failed):
                 work(ours, failed, divisor=0)
             with pytest.raises(InvalidUse, match="is not known"), position.transaction(ours, tx):
                 pass
@@ -621,12 +631,38 @@ def test_a_position_in_the_users_own_transaction(stage: Callable[..., Stage]) ->
         with pytest.raises(PositionConflict, match="is done"), position.transaction(ours, failed):
             pass
         assert rival.load(theirs) == tx.end_lsn
-        rows = ours.execute(f"SELECT id FROM target_{it.name}.copy ORDER BY 1").fetchall()
+        with ours.cursor() as cursor:
+            cursor.execute(f"SELECT id FROM target_{it.name}.copy ORDER BY 1")
+            rows = cursor.fetchall()
         assert rows == [(0,), (1,), (2,), (3,)]
         ours.rollback()
         ours.autocommit = True
         with pytest.raises(InvalidUse, match="autocommit"):
             position.load(ours)
+
+
+async def test_a_position_in_the_users_own_async_transaction(pg15: Database) -> None:
+    table = "spillway_position"
+    async with (
+        await psycopg.AsyncConnection.connect(pg15.dsn) as ours,
+        await psycopg.AsyncConnection.connect(pg15.dsn) as theirs,
+    ):
+        position, rival = AsyncPosition("s", table=table), AsyncPosition("s", table=table)
+        assert await position.load(ours) == 0
+        assert await rival.load(theirs) == 0
+        async with position.transaction(ours, Progress(Lsn(100))):
+            await ours.execute("CREATE TABLE work (n int)")
+        with pytest.raises(psycopg.DataError):
+            async with position.transaction(ours, Progress(Lsn(200))):
+                await ours.execute("INSERT INTO work VALUES (1 / 0)")
+        with pytest.raises(InvalidUse, match="is not known"):
+            print(position.lsn)
+        with pytest.raises(PositionConflict):
+            async with rival.transaction(theirs, Progress(Lsn(300))):
+                pass
+        assert await position.load(ours) == 100
+        found = await ours.execute("SELECT n FROM work")
+        assert await found.fetchall() == []
 
 
 def test_the_service_shows_who_has_the_slot(stage: Callable[..., Stage]) -> None:
