@@ -81,7 +81,8 @@ LONG_ALONE: Final = {
     "browser/test_wizards, one is verified in lake/test_iceberg and compared in "
     "lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider is in "
     "terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in "
-    "test_quickstart, the demo at a terminal in test_demo": {
+    "test_quickstart, the demo at a terminal in test_demo, a subscription moves in "
+    "walsender/test_create_subscription_page": {
         "integration/lake/test_many_slots.py::test_two_and_one_that_is_not_there_yet",
         "integration/lake/test_odd_names.py::test_names_with_dots_and_quotes",
         "integration/lake/test_query_how_to.py::test_what_the_page_shows",
@@ -96,6 +97,7 @@ LONG_ALONE: Final = {
         "integration/test_demo.py::test_an_interrupt_in_between_leaves_nothing",
         "integration/test_demo.py::test_everything_agrees",
         "integration/test_demo.py::test_without_a_terminal_it_stays_up_when_told",
+        "integration/walsender/test_create_subscription.py::test_moved_from_the_primary",
     },
     "the benchmark is a program for developers": {
         "integration/lake/test_lake_benchmark.py::test_lake",

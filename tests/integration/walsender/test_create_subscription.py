@@ -154,7 +154,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     stage.end()
 
 
-@pytest.mark.parametrize("pair", pairs((18, 18)), ids=named)
+@pytest.mark.long
+@pytest.mark.parametrize("pair", PAIRS, ids=named)
 def test_moved_from_the_primary(stage: Stage, pair: tuple[int, int]) -> None:
     """A subscription that runs already changes where it connects, and nothing is lost or twice."""
     with stage.pair(*pair, tables=FEW) as subscription:
