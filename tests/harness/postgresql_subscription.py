@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.cluster import Database
 
 #: For whole tests: the machine may have others at work.
-LIMIT_S: Final = 120.0
+LIMIT_S: Final = 300.0
 TABLES: Final = 50
 _MAJOR_OF_FILTERS: Final = 15
 _MAJOR_OF_TWO_PHASE: Final = 15

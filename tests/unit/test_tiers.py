@@ -20,7 +20,8 @@ _TESTS: Final = Path(__file__).parents[1]
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
     "kills, again and again; the first tier kills at chosen points: lake/test_crash, "
-    "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver": {
+    "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver, "
+    "walsender/test_create_subscription": {
         "fault/test_carried_killed.py::test_open_transactions_survive",
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
@@ -30,6 +31,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_initial_load.py::test_failures",
         "integration/lake/test_initial_load.py::test_killed",
         "integration/lake/test_maintenance.py::test_what_is_set_aside",
+        "integration/walsender/test_create_subscription.py::test_killed",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
         "integration/lake/test_random_changes.py::test_random_changes",
@@ -73,12 +75,14 @@ LONG_ALONE: Final = {
         "integration/lake/test_schema_evolution.py::test_ddl_of_a_source",
         "integration/lake/test_schema_evolution.py::test_wider_and_created_again",
         "integration/test_tls.py::test_an_expired_certificate_is_said",
+        "integration/walsender/test_create_subscription.py::test_options",
     },
     "the first tier goes the same way elsewhere: a subscription keeps a lake in "
     "browser/test_wizards, one is verified in lake/test_iceberg and compared in "
     "lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider is in "
     "terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in "
-    "test_quickstart, the demo at a terminal in test_demo": {
+    "test_quickstart, the demo at a terminal in test_demo, a subscription moves in "
+    "walsender/test_create_subscription_page": {
         "integration/lake/test_many_slots.py::test_two_and_one_that_is_not_there_yet",
         "integration/lake/test_odd_names.py::test_names_with_dots_and_quotes",
         "integration/lake/test_query_how_to.py::test_what_the_page_shows",
@@ -93,6 +97,7 @@ LONG_ALONE: Final = {
         "integration/test_demo.py::test_an_interrupt_in_between_leaves_nothing",
         "integration/test_demo.py::test_everything_agrees",
         "integration/test_demo.py::test_without_a_terminal_it_stays_up_when_told",
+        "integration/walsender/test_create_subscription.py::test_moved_from_the_primary",
     },
     "the benchmark is a program for developers": {
         "integration/lake/test_lake_benchmark.py::test_lake",
