@@ -198,10 +198,11 @@ class CopyStream:
             if kind != _COPY_DATA:
                 raise WireError("08P01", f'invalid standby message type "{chr(kind)}"', fatal=True)
             feedback = messages.parse_feedback(body)
-            if feedback is None:
-                continue
+            # Whatever it is, it is a sign of life (ProcessRepliesIfAny).
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
+            if feedback is None:
+                continue
             self._write_lsn = max(self._write_lsn, feedback.write_lsn)
             self._flush_lsn = max(self._flush_lsn, feedback.flush_lsn)
             if feedback.reply_requested:
