@@ -248,10 +248,25 @@ class FakeEngine:
         if database not in {session.database for session in self.sources[source].sessions}:
             raise NotReady(f'database "{database}" of source "{source}" is not decoded yet')
 
-    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
+    async def alter_slot(
+        self,
+        slot_name: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        failover: bool | None = None,
+        two_phase: bool | None = None,
+    ) -> SlotInfo:
         self._idle_slot(slot_name)
-        self._check_options(options)
-        self.change_slot(slot_name, options=dict(options))
+        if options is not None:
+            self._check_options(options)
+            self.change_slot(slot_name, options=dict(options))
+        if failover is not None:
+            self.change_slot(slot_name, failover=failover)
+        if two_phase is not None and two_phase != self.slots[slot_name].two_phase:
+            stands = self.slots[slot_name].confirmed_flush_lsn
+            self.change_slot(
+                slot_name, two_phase=two_phase, two_phase_at=stands if two_phase else None
+            )
         return self.slots[slot_name]
 
     async def lag_seconds(self, slot_name: str) -> float | None:
@@ -368,9 +383,11 @@ class FakeEngine:
             )
         return self.snapshots[slot_name]
 
-    async def release_snapshot(self, slot_name: str) -> None:
+    async def release_snapshot(self, slot_name: str, snapshot_name: str | None = None) -> None:
         self._slot(slot_name)
-        self.snapshots.pop(slot_name, None)
+        held = self.snapshots.get(slot_name)
+        if held is not None and snapshot_name in (None, held.snapshot_name):
+            del self.snapshots[slot_name]
 
     async def list_slots(self) -> list[SlotInfo]:
         self._raise_next()

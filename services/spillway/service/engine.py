@@ -299,12 +299,28 @@ class Engine:
             )
         await session.wait_consistent(self._settings.consistent_timeout_s)
         async with self._exports.taken(
-            spec.slot_name, spec.source, session, at_least=lambda: session.log_start_lsn
+            spec.slot_name,
+            spec.source,
+            session,
+            at_least=lambda: session.log_start_lsn,
+            is_kept=spec.keeps_snapshot,
         ) as snapshot:
             session.check_retained(snapshot.consistent_point)
             return await self._add_slot(spec, session, snapshot.consistent_point)
 
     async def _add_slot(self, spec: SlotSpec, session: Session, lsn: Lsn) -> SlotInfo:
+        adding = asyncio.ensure_future(self._add_row(spec, session, lsn))
+        try:
+            return await asyncio.shield(adding)
+        except asyncio.CancelledError:
+            # Nobody is told of the slot: then there shall be none, not even one that the store has
+            # and this process doesn't.
+            with contextlib.suppress(SpillwayError):
+                await adding
+                await self.drop_slot(spec.slot_name)
+            raise
+
+    async def _add_row(self, spec: SlotSpec, session: Session, lsn: Lsn) -> SlotInfo:
         async with self._changing:
             self._check_free(spec.slot_name)
             row = SlotRow(
@@ -368,9 +384,9 @@ class Engine:
         self._slot(slot_name)
         return await self._exports.get(slot_name)
 
-    async def release_snapshot(self, slot_name: str) -> None:
+    async def release_snapshot(self, slot_name: str, snapshot_name: str | None = None) -> None:
         self._slot(slot_name)
-        self._exports.release(slot_name)
+        self._exports.release(slot_name, snapshot_name)
 
     async def list_slots(self) -> list[SlotInfo]:
         return [self._info(slot) for _, slot in sorted(self._slots.items())]
@@ -441,13 +457,30 @@ class Engine:
             await self._rows.advance(slot, Lsn(min(upto_lsn, session.decoded_lsn)))
             return slot.confirmed_flush_lsn
 
-    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
-        """Give an idle slot other plugin options."""
+    async def alter_slot(
+        self,
+        slot_name: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        failover: bool | None = None,
+        two_phase: bool | None = None,
+    ) -> SlotInfo:
+        """Give an idle slot other plugin options, or properties; see the interface."""
         slot = self._slot(slot_name)
         source = self._sources.get(slot.row.source)
-        validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
+        changes: dict[str, object] = {}
+        if options is not None:
+            validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
+            changes["options"] = dict(options)
         with slot.acquired("alter"):
-            await self._rows.alter(slot, options=dict(options))
+            if failover is not None:
+                changes["failover"] = failover
+            if two_phase is not None and two_phase != slot.row.two_phase:
+                # Whatever was prepared before what is confirmed was not told of: it comes whole.
+                stands = slot.confirmed_flush_lsn
+                changes |= {"two_phase": two_phase, "two_phase_at": stands if two_phase else None}
+            if changes:
+                await self._rows.alter(slot, **changes)
         return self._info(slot)
 
     # -- reading ------------------------------------------------------------------------------
@@ -479,7 +512,7 @@ class Engine:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
             changes, confirm_lsn = await active.unless_ended(reading)
             await self._rows.advance(slot, Lsn(confirm_lsn))
-            self._exports.release(slot_name)
+            self._exports.release_to_consumer(slot_name)
         return changes
 
     async def _read(
@@ -554,7 +587,7 @@ class Engine:
             session = await self._session(slot)
             if active is not None:
                 await held.enter_async_context(self._rows.claimed(slot, active))
-                self._exports.release(slot_name)
+                self._exports.release_to_consumer(slot_name)
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:

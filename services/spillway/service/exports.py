@@ -14,9 +14,12 @@ to fit, the slot begins at the LSN that belongs to the snapshot. Two ways lead t
 A held snapshot is a session on the primary, in a transaction: VACUUM keeps the rows that it sees.
 So it is held until it is told that it is not needed any more, until a consumer takes the slot, or
 the slot is dropped, and for ``snapshot_hold_s`` at most; and no more than :data:`HELD_MAX` are held
-at once. Who has imported it has a snapshot of his own, and needs this one no more. It dies with the
-service, with its session, and with the lease on the source. The slot stays where it is: whoever had
-not imported it takes another one.
+at once. One that is kept, for a connection of PostgreSQL's protocol, is held until that
+connection's next command or its end, as PostgreSQL has it.
+
+Who has imported it has a snapshot of his own, and needs this one no more. It dies with the service,
+with its session, and with the lease on the source. The slot stays where it is: whoever had not
+imported it takes another one.
 
 While a pair is looked for, the log is kept from where the slot may come to stand.
 """
@@ -30,8 +33,8 @@ import logging
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.errors import Conflict, LsnNotRetained, NotReady, UnknownSnapshot
@@ -69,6 +72,8 @@ class _Held:
     session: SnapshotSession
     snapshot: SlotSnapshot
     until_s: float
+    #: until it is released, however long that takes
+    is_kept: bool = False
 
 
 class SnapshotExports:
@@ -108,10 +113,18 @@ class SnapshotExports:
             )
         return held.snapshot
 
-    def release(self, slot_name: str) -> None:
-        """Give up the snapshot of a slot, if there is one; its session ends in a moment."""
+    def release(self, slot_name: str, snapshot_name: str | None = None) -> None:
+        """Give up the snapshot of a slot, if there is one, and it is *snapshot_name* where that is
+        given; its session ends in a moment.
+        """
         held = self._held.get(slot_name)
-        if held is not None:
+        if held is not None and snapshot_name in (None, held.snapshot.snapshot_name):
+            self._give_up(slot_name, held)
+
+    def release_to_consumer(self, slot_name: str) -> None:
+        """Give up the snapshot of a slot that a consumer takes, unless it is kept."""
+        held = self._held.get(slot_name)
+        if held is not None and not held.is_kept:
             self._give_up(slot_name, held)
 
     def keep_up(self, is_served: Callable[[str], bool]) -> None:
@@ -119,6 +132,8 @@ class SnapshotExports:
         any more.
         """
         for slot_name, held in tuple(self._held.items()):
+            if held.is_kept:
+                self._prolong(held)
             late = time.monotonic() >= held.until_s
             if late:
                 log.warning(
@@ -128,6 +143,12 @@ class SnapshotExports:
                 )
             if late or not is_served(slot_name):
                 self._give_up(slot_name, held)
+
+    def _prolong(self, held: _Held) -> None:
+        held_s = self._settings.snapshot_hold_s
+        until = datetime.now(UTC) + timedelta(seconds=held_s)
+        held.until_s = time.monotonic() + held_s
+        held.snapshot = replace(held.snapshot, held_until=until)
 
     async def close(self) -> None:
         """Give up all; safe to repeat."""
@@ -164,6 +185,7 @@ class SnapshotExports:
         *,
         at_least: Callable[[], int],
         fall_back: bool = True,
+        is_kept: bool = False,
     ) -> AsyncIterator[SlotSnapshot]:
         """Take a snapshot, and hold it for a slot once the block is left; an error there gives it
         up.
@@ -174,6 +196,7 @@ class SnapshotExports:
             session: what decodes its database.
             at_least: where the slot stands: what is before is not asked for any more.
             fall_back: by a temporary slot on the primary if need be.
+            is_kept: hold it until it is released.
 
         Raises:
             Conflict: too many are held.
@@ -203,7 +226,7 @@ class SnapshotExports:
             del self._looking[number]
         self.release(slot_name)
         held_s = (snapshot.held_until - datetime.now(UTC)).total_seconds()
-        self._held[slot_name] = _Held(holder, snapshot, time.monotonic() + held_s)
+        self._held[slot_name] = _Held(holder, snapshot, time.monotonic() + held_s, is_kept)
 
     async def _take(
         self,

@@ -167,8 +167,10 @@ class EngineInterface(Protocol):
         """
         ...
 
-    async def release_snapshot(self, slot_name: str) -> None:
-        """Give up the snapshot that is held for a slot; nothing, if there is none."""
+    async def release_snapshot(self, slot_name: str, snapshot_name: str | None = None) -> None:
+        """Give up the snapshot that is held for a slot; nothing, if there is none, or another one
+        than *snapshot_name* where that is given.
+        """
         ...
 
     async def list_slots(self) -> list[SlotInfo]: ...
@@ -196,8 +198,19 @@ class EngineInterface(Protocol):
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo: ...
     async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo: ...
     async def slot_stats(self, slot_name: str) -> SlotStats: ...
-    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
-        """Give an idle slot other plugin options; its position stays."""
+    async def alter_slot(
+        self,
+        slot_name: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        failover: bool | None = None,
+        two_phase: bool | None = None,
+    ) -> SlotInfo:
+        """Give an idle slot other plugin options, or properties; its position, and what is None,
+        stay.
+
+        With *two_phase* what is prepared from where it stands on comes at PREPARE TRANSACTION.
+        """
         ...
 
     async def lag_seconds(self, slot_name: str) -> float | None:

@@ -60,6 +60,9 @@ class SlotSpec:
     two_phase_at: Lsn | None = None
     #: begin at the LSN of an exact snapshot of the source, which is held then
     exports_snapshot: bool = False
+    #: hold that snapshot until it is released, however long that takes, whoever reads the slot:
+    #: as PostgreSQL does for the connection that made it
+    keeps_snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ class SlotSnapshot:
     #: why it was not paired; None: it was
     reason: str | None
     taken_at: datetime
-    #: it is given up then, or when a consumer takes the slot
+    #: it is given up then, or when a consumer takes the slot; later and later while it is kept for
+    #: a client of PostgreSQL's protocol
     held_until: datetime
 
 

@@ -113,6 +113,13 @@ def may_use_database(user: UserRow, source: str, database: str) -> bool:
     return not wanted.isdisjoint(user.databases)
 
 
+def may_use_source(user: UserRow, source: str) -> bool:
+    """Say whether *user* may connect to some database of a source."""
+    return any(
+        database == _ALL or database.partition("/")[0] == source for database in user.databases
+    )
+
+
 def may_use_slot(user: UserRow, slot_name: str) -> bool:
     """Say whether *user* may read a slot of a database that it may connect to."""
     return user.slots is None or slot_name in user.slots

@@ -4,6 +4,11 @@ the source's own major.
 Slots are the engine's; only SHOW asks the source. Its answers are remembered, so that a client can
 connect again while the primary is down.
 
+A snapshot that is exported with a slot is one that the service holds on the source
+(:mod:`spillway.service.exports`): anybody can import it there, until the connection's next command
+or its end. One that is to be used by the client's transaction is imported into that at once: it is
+open in the client's own session on the source.
+
 Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot
 (src/backend/replication/walsender.c)
 """
@@ -11,12 +16,14 @@ Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 import psycopg
 from psycopg import sql
 
-from spillway.errors import SlotActive, SourceError, UnknownSlot
+from spillway.errors import SlotActive, SourceError, SpillwayError, UnknownSlot
 from spillway.receiver.source_session import source_session
 from spillway.service.model import SlotSpec
 from spillway.users.registry import may_use_database, may_use_slot
@@ -33,15 +40,19 @@ from spillway.walsender.grammar import (
 from spillway.walsender.messages import INT4, INT8, TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from spillway.service.interface import EngineInterface
     from spillway.service.model import SlotInfo
     from spillway.store.rows import UserRow
     from spillway.walsender.databases import ServedDatabase
 
+log = logging.getLogger(__name__)
+
 _MAJOR_OF_INT8_TIMELINE: Final = 16
 _MAJOR_OF_OPTION_LISTS: Final = 15
+_MAJOR_OF_READ_ONLY_USE: Final = 16
+_ACTIVE_SQL_TRANSACTION: Final = "25001"
 _WAIT_POLL_S: Final = 0.05
 #: Settings that a user sees who may not run SQL: what clients of slots ask for, and nothing that
 #: says more of the server.
@@ -71,6 +82,23 @@ class Answer(NamedTuple):
     row: Sequence[str | None] | None = None
 
 
+class ClientSql(Protocol):
+    """The client's own session on the source, which has the transaction that is open."""
+
+    @property
+    def status(self) -> bytes:
+        """Of the transaction, as ReadyForQuery has it: I, none; T, in one; E, one that failed."""
+        ...
+
+    async def ask(self, statement: str) -> list[list[str | None]]:
+        """Run statements of ours, and return their rows.
+
+        Raises:
+            WireError: the source can't be asked, or refuses; the transaction has failed with it.
+        """
+        ...
+
+
 class Commands:
     """What one connection's user may have done in its database.
 
@@ -79,7 +107,6 @@ class Commands:
         user: whose rights count.
         database: where the connection is.
         settings: what sources have answered to SHOW, by source and name; shared by all connections.
-        is_client_there: asked while something is waited for.
     """
 
     def __init__(
@@ -88,15 +115,17 @@ class Commands:
         user: UserRow,
         database: ServedDatabase,
         settings: dict[tuple[str, str], tuple[str, str]],
-        is_client_there: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._user = user
         self._database = database
         self._settings = settings
-        self._is_client_there = is_client_there
         #: temporary slots that were made here: they end with the connection
         self.temporary: set[str] = set()
+        #: None: this connection has no SQL
+        self.sql: ClientSql | None = None
+        #: the slot whose snapshot is exported, and the snapshot's name
+        self._export: tuple[str, str] | None = None
 
     async def run(
         self,
@@ -120,10 +149,7 @@ class Commands:
             case ReadSlot():
                 return await self._read(command.slot_name)
             case AlterSlot():
-                raise not_supported(
-                    "ALTER_REPLICATION_SLOT is not supported by this server",
-                    "Drop the slot and create it with the properties that it shall have.",
-                )
+                return await self._alter(command)
             case NotServed():
                 raise not_supported(
                     f"{command.what} is not supported by this server: it serves logical "
@@ -135,6 +161,11 @@ class Commands:
     def major(self) -> int:
         """The source's, which answers are as of."""
         return self._database.major
+
+    @property
+    def source(self) -> str:
+        """The source's name."""
+        return self._database.source
 
     @property
     def may_run_sql(self) -> bool:
@@ -155,6 +186,21 @@ class Commands:
                 "--run-sql.",
             )
 
+    def may_see(self, slot: SlotInfo) -> bool:
+        """Whether a slot is one of this source, in a database that the user may use."""
+        return slot.source == self._database.source and may_use_database(
+            self._user, slot.source, slot.database
+        )
+
+    def check_manages(self, slot_name: str) -> None:
+        """Insist that the user may make slots of that name, drop them and end their sessions.
+
+        Raises:
+            WireError: it may not.
+        """
+        if not (self._user.manage_slots and may_use_slot(self._user, slot_name)):
+            self._refuse("manage", slot_name)
+
     async def usable_slot(self, slot_name: str) -> SlotInfo:
         """Return a slot of this database that the user may read.
 
@@ -163,6 +209,7 @@ class Commands:
             WireError: it is of another database, or not for this user.
         """
         slot = await self._engine.get_slot(slot_name)
+        self.check_database()
         self._check_rights(slot)
         if (slot.source, slot.database) != (self._database.source, self._database.name):
             raise WireError(
@@ -198,14 +245,16 @@ class Commands:
         # A standby says how far it has WAL, too.
         position = str(source.flushed_lsn)
         return Answer(
-            columns, (source.system_id, str(source.timeline), position, self._database.name)
+            columns, (source.system_id, str(source.timeline), position, self._database.name or None)
         )
 
     async def _show(self, name: str) -> Answer:
         if name not in _PLAIN_SETTINGS and not self._user.run_sql:
             raise WireError("42501", f'permission denied to examine "{name}"')
         key = self._database.source, name
-        dsn = self._engine.conninfo(self._database.source, self._database.name)
+        # Every server has that one.
+        database = self._database.name or "postgres"
+        dsn = self._engine.conninfo(self._database.source, database)
         try:
             self._settings[key] = await asyncio.to_thread(_ask_setting, dsn, name)
         except SourceError:
@@ -216,24 +265,42 @@ class Commands:
         column, value = self._settings[key]
         return Answer(((column, TEXT),), (value,))
 
+    async def end_export(self) -> None:
+        """Give up the snapshot that the command before has exported, if any: each command begins
+        with that, as in PostgreSQL.
+        """
+        if self._export is not None:
+            slot_name, snapshot_name = self._export
+            self._export = None
+            # It went with its slot.
+            with contextlib.suppress(UnknownSlot):
+                await self._engine.release_snapshot(slot_name, snapshot_name)
+
+    async def clean_up(self) -> None:
+        """End what ends with the connection."""
+        await self.end_export()
+        for slot_name in tuple(self.temporary):
+            try:
+                await self._engine.drop_slot(slot_name)
+            except SpillwayError as error:
+                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
+
+    def check_database(self) -> None:
+        """Insist on a connection with a database.
+
+        Raises:
+            WireError: it is one for physical replication.
+        """
+        if not self._database.name:
+            raise WireError("55000", "logical decoding requires a database connection")
+
     async def _create(self, command: CreateSlot) -> Answer:
+        self.check_database()
         if not (self._user.manage_slots and may_use_slot(self._user, command.slot_name)):
             self._refuse("create", command.slot_name)
-        if command.snapshot == "use":
-            # There are no transactions on this connection.
-            spelling = (
-                "(SNAPSHOT 'use')" if self.major >= _MAJOR_OF_OPTION_LISTS else "USE_SNAPSHOT"
-            )
-            raise WireError(
-                "XX000",
-                f"CREATE_REPLICATION_SLOT ... {spelling} must be called inside a transaction",
-            )
-        if command.snapshot == "export":
-            raise not_supported(
-                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') is not supported by this server",
-                "Say (SNAPSHOT 'nothing'), or NOEXPORT_SNAPSHOT; or create the slot with spillway "
-                "slot create.",
-            )
+        await self._check_name(command.slot_name)
+        await self._check_transaction(command.snapshot)
+        exports = command.snapshot != "nothing"
         slot = await self._engine.create_slot(
             SlotSpec(
                 slot_name=command.slot_name,
@@ -243,8 +310,14 @@ class Commands:
                 temporary=command.temporary,
                 two_phase=command.two_phase,
                 failover=command.failover,
+                exports_snapshot=exports,
+                keeps_snapshot=exports,
             )
         )
+        snapshot_name = None
+        if exports:
+            exported = await self._hand_over(command)
+            snapshot_name = exported if command.snapshot == "export" else None
         if command.temporary:
             self.temporary.add(command.slot_name)
         columns = (
@@ -254,21 +327,105 @@ class Commands:
             ("output_plugin", TEXT),
         )
         position = str(slot.confirmed_flush_lsn)
-        return Answer(columns, (slot.slot_name, position, None, slot.plugin))
+        return Answer(columns, (slot.slot_name, position, snapshot_name, slot.plugin))
+
+    async def _check_name(self, slot_name: str) -> None:
+        """Look whether there can be a slot of that name, before anything else is looked at."""
+        with contextlib.suppress(UnknownSlot):
+            await self._engine.get_slot(slot_name)
+            raise WireError("42710", f'replication slot "{slot_name}" already exists')
+
+    async def _check_transaction(self, snapshot: str) -> None:
+        """Insist on the transaction, or on none, that a slot's snapshot is given to.
+
+        Raises:
+            WireError: it is another one.
+        """
+        is_old = self.major < _MAJOR_OF_OPTION_LISTS
+        option = f"{snapshot.upper()}_SNAPSHOT" if is_old else f"(SNAPSHOT '{snapshot}')"
+        command = f"CREATE_REPLICATION_SLOT ... {option}"
+        status = b"I" if self.sql is None else self.sql.status
+        if snapshot == "export" and status != b"I":
+            raise WireError("XX000", f"{command} must not be called inside a transaction")
+        if snapshot != "use":
+            return
+        if self.sql is None or status == b"I":
+            raise WireError("XX000", f"{command} must be called inside a transaction")
+        (isolation,), (read_only,) = await self.sql.ask(
+            "SHOW transaction_isolation; SHOW transaction_read_only"
+        )
+        if isolation != "repeatable read":
+            raise WireError(
+                "XX000", f"{command} must be called in REPEATABLE READ isolation mode transaction"
+            )
+        if read_only != "on" and self.major >= _MAJOR_OF_READ_ONLY_USE:
+            raise WireError("XX000", f"{command} must be called in a read-only transaction")
+        try:
+            # The server tells both of our rules by refusing what they forbid it, too.
+            await self.sql.ask(
+                "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+            )
+        except WireError as error:
+            if error.sqlstate != _ACTIVE_SQL_TRANSACTION:
+                raise
+            within = "subtransaction" in error.message
+            rule = "not be called in a subtransaction" if within else "be called before any query"
+            raise WireError("XX000", f"{command} must {rule}") from None
+
+    async def _hand_over(self, command: CreateSlot) -> str:
+        """Give the client the snapshot that a slot was made with, and return its name; without one,
+        there is to be no slot either.
+        """
+        slot_name = command.slot_name
+        try:
+            snapshot_name = (await self._engine.get_snapshot(slot_name)).snapshot_name
+            if command.snapshot == "export":
+                self._export = slot_name, snapshot_name
+                return snapshot_name
+            assert self.sql is not None
+            await self.sql.ask(f"SET TRANSACTION SNAPSHOT '{snapshot_name}'")
+            # Who has imported it has one of his own.
+            await self._engine.release_snapshot(slot_name, snapshot_name)
+        except BaseException:
+            with contextlib.suppress(SpillwayError):
+                await self._engine.drop_slot(slot_name)
+            raise
+        return snapshot_name
+
+    async def _alter(self, command: AlterSlot) -> Answer:
+        slot = await self._engine.get_slot(command.slot_name)
+        if not self._user.manage_slots:
+            self._refuse("alter", command.slot_name)
+        self._check_rights(slot)
+        if command.failover and slot.temporary:
+            raise WireError("0A000", "cannot enable failover for a temporary replication slot")
+        await self._when_free(
+            lambda: self._engine.alter_slot(
+                command.slot_name, failover=command.failover, two_phase=command.two_phase
+            )
+        )
+        return Answer()
+
+    async def _when_free(self, change: Callable[[], Awaitable[object]]) -> None:
+        """Make a change to a slot that nobody has, once that is so."""
+        while True:
+            try:
+                await change()
+            except SlotActive:
+                await asyncio.sleep(_WAIT_POLL_S)
+            else:
+                return
 
     async def _drop(self, command: DropSlot) -> Answer:
         slot = await self._engine.get_slot(command.slot_name)
         if not self._user.manage_slots:
             self._refuse("drop", command.slot_name)
         self._check_rights(slot)
-        while True:
-            try:
-                await self._engine.drop_slot(command.slot_name)
-                break
-            except SlotActive:
-                if not command.wait or not self._is_client_there():
-                    raise
-            await asyncio.sleep(_WAIT_POLL_S)
+        if command.wait:
+            await self._when_free(lambda: self._engine.drop_slot(command.slot_name))
+        else:
+            await self._engine.drop_slot(command.slot_name)
         self.temporary.discard(command.slot_name)
         return Answer()
 

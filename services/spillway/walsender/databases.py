@@ -26,6 +26,7 @@ class ServedDatabase:
     """A database of a source."""
 
     source: str
+    #: empty on a connection for physical replication, which has none
     name: str
     server_version_num: int
     #: by PostgreSQL's name
@@ -72,6 +73,21 @@ async def find(engine: EngineInterface, dbname: str) -> ServedDatabase:
     if failure is not None:
         raise failure
     raise _unknown(dbname, "No source has a database of that name.")
+
+
+async def find_source(engine: EngineInterface, dbname: str) -> ServedDatabase:
+    """Return the source that a connection without a database is about: the one that *dbname*
+    begins with or is, or the only one there is. Clients of physical replication say anything there.
+
+    Raises:
+        WireError: there is none, or more than one.
+    """
+    sources = await engine.list_sources()
+    wanted = dbname.partition("/")[0]
+    found = [source for source in sources if source.name == wanted] or sources
+    if len(found) != 1:
+        raise _unknown(dbname, "There is no such source." if found else "There is no source.")
+    return ServedDatabase(found[0].name, "", found[0].server_version_num, "UTF8")
 
 
 def _unknown(dbname: str, detail: str) -> WireError:

@@ -198,7 +198,9 @@ class WalsenderServer:
                 sessions.discard(session)
                 if not sessions:
                     del self._sessions[session.pid]
-            await session.clean_up(commands)
+            await session.leave_source()
+            if commands is not None:
+                await commands.clean_up()
 
     def _cancel(self, request: CancelRequest) -> None:
         for session in self._sessions.get(request.pid, ()):

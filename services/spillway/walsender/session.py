@@ -5,7 +5,7 @@ On a replication connection commands come one by one as simple queries. A replic
 answered here; anything else is SQL, which the source answers (:mod:`spillway.walsender.sql`), but
 for the one statement that every libpq client begins with, where no SQL may be run. The extended
 protocol is refused as a walsender does. A connection without ``replication`` is the source's from
-its login on.
+its login on; one with ``replication=true`` has no database, and knows commands alone.
 
 Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c,
 src/backend/replication/walsender.c)
@@ -15,27 +15,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spillway.caller import calling
 from spillway.errors import MetadataError, SpillwayError
 from spillway.pg.boolean import parse_bool
 from spillway.receiver.connect_errors import quote_identifier
-from spillway.users.registry import may_use_database
+from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages
 from spillway.walsender.client_encoding import ClientEncoding
 from spillway.walsender.commands import Answer, Commands
 from spillway.walsender.copy_stream import (
     BATCH_BYTES,
+    ClientGone,
     ConvertedText,
     CopyStream,
     open_writes_of,
 )
 from spillway.walsender.failures import WireError, protocol_violation, told
 from spillway.walsender.grammar import (
+    AlterSlot,
+    CreateSlot,
+    DropSlot,
     Show,
     StartLogical,
     is_command,
@@ -45,6 +48,8 @@ from spillway.walsender.grammar import (
 from spillway.walsender.messages import LongQuery
 from spillway.walsender.sql.relay import Relay
 from spillway.walsender.sql.replication_sql import ReplicationSql
+from spillway.walsender.sql.slots import Slots
+from spillway.walsender.sql.statements import may_speak_of_slots
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -55,8 +60,6 @@ if TYPE_CHECKING:
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
     from spillway.walsender.sql.upstream import Upstreams
-
-log = logging.getLogger(__name__)
 
 #: Session settings that change what output plugins print; those of ours take them as options.
 _TEXT_SETTINGS: Final = frozenset(
@@ -70,8 +73,14 @@ _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
 _MAJOR_OF_SEARCH_PATH: Final = 18
 #: What belongs to the extended protocol: refused, and then passed over until Sync.
 _EXTENDED: Final = frozenset(b"PBEDC")
+
+_HEAD_BYTES: Final = 5
 #: Startup parameters that are ours; a source gets the others as they are.
 _OURS: Final = frozenset({"user", "database", "replication"})
+
+
+#: A walsender with a database, one without, a backend.
+Kind = Literal["logical", "physical", "sql"]
 
 
 class Session:
@@ -123,6 +132,7 @@ class Session:
         self._session_settings: dict[str, str] = {}
         self._command: asyncio.Task[None] | None = None
         self._cancelled = False
+        self._kind: Kind = "sql"
         #: SQL of a replication connection; None: the connection is no such
         self._sql: ReplicationSql | None = None
         #: a normal connection; None: it is none, or has no source yet
@@ -178,15 +188,12 @@ class Session:
                 fatal=True,
             )
         user = await handshake.authenticate(self._connection, name, self._users)
-        is_replication = self._is_replication()
+        self._kind = self._kind_asked_for()
         database = await self._database(user)
         if startup.minor < messages.NEWEST_MINOR:
             self.key = self.key[:4]
-        reader = self._connection.reader
-        commands = Commands(
-            self._engine, user, database, self._settings, lambda: not reader.at_eof()
-        )
-        if is_replication:
+        commands = Commands(self._engine, user, database, self._settings)
+        if self._kind != "sql":
             given = self._session_settings.get("client_encoding")
             self._encoding = ClientEncoding.of(given, database.encoding)
             statuses = self._statuses(database)
@@ -195,6 +202,7 @@ class Session:
                 lambda settings: self._upstreams.open(database, {**self._given(), **settings}),
                 statuses,
             )
+            commands.sql = self._sql
             reported = [messages.parameter_status(*pair) for pair in statuses.items()]
         else:
             reported = await self._open_relay(commands, database)
@@ -219,30 +227,32 @@ class Session:
             raise
         # What clients compare with pg_backend_pid(), and with who notifies them.
         self.pid = upstream.pid
-        self._relay = Relay(self._connection, upstream)
+        self._relay = Relay(self._connection, upstream, Slots(self._engine, commands))
         return upstream.statuses
 
-    def _is_replication(self) -> bool:
-        """Whether it is a connection for replication."""
+    def _kind_asked_for(self) -> Kind:
         wanted = self._parameters.get("replication", "false")
         if wanted == "database":
-            return True
+            return "logical"
         asked = parse_bool(wanted)
         if asked is None:
             raise WireError(
                 "22023", f'invalid value for parameter "replication": "{wanted}"', fatal=True
             )
-        if asked:
-            raise WireError(
-                "0A000",
-                "physical replication connections are not supported by this server",
-                hint="Connect with replication=database for logical replication.",
-                fatal=True,
-            )
-        return False
+        return "physical" if asked else "sql"
 
     async def _database(self, user: UserRow) -> ServedDatabase:
         dbname = self._parameters.get("database") or user.name
+        if self._kind == "physical":
+            source = await databases.find_source(self._engine, dbname)
+            if not may_use_source(user, source.source):
+                raise WireError(
+                    "42501",
+                    f'permission denied for source "{source.source}"',
+                    detail=f'User "{user.name}" is for no database of it.',
+                    fatal=True,
+                )
+            return source
         database = await databases.find(self._engine, dbname)
         if not may_use_database(user, database.source, database.name):
             raise WireError(
@@ -285,12 +295,12 @@ class Session:
             WireError: it did what ends a connection.
             OSError, asyncio.IncompleteReadError: it is gone.
         """
-        if self._relay is not None:
-            await self._relay.run()
-            return
         skipping = False
         client = self._parameters.get("application_name")
         with calling(self._address, client):
+            if self._relay is not None:
+                await self._relay.run()
+                return
             while True:
                 read = await messages.read_message_or_long_query(self._connection.reader)
                 if isinstance(read, LongQuery):
@@ -335,6 +345,7 @@ class Session:
 
     async def _command_of(self, commands: Commands, work: Coroutine[None, None, None]) -> None:
         """Do what a Query asks for, and say how it went."""
+        await commands.end_export()
         try:
             # A task of its own, for it can be cancelled; it inherits who the client is.
             self._command = asyncio.create_task(work)
@@ -376,13 +387,17 @@ class Session:
                 "current transaction is aborted, commands ignored until end of transaction block",
             )
         if isinstance(command, StartLogical):
+            commands.check_database()
             if status != b"I":
                 raise WireError("25001", f"{command.tag} cannot run inside a transaction block")
             await self._stream(commands, command)
             return
         if isinstance(command, Show) and await self._show(commands, command):
             return
-        answer = await commands.run(command)
+        work = commands.run(command)
+        # PostgreSQL looks after the client while it waits for a consistent point.
+        waits = isinstance(command, CreateSlot | DropSlot | AlterSlot)
+        answer = await (self._while_there(work) if waits else work)
         await self._answer(answer, command.tag)
 
     def _text(self, body: bytes) -> str:
@@ -392,6 +407,24 @@ class Session:
         """Return what the client speaks now: it may have set it in its session of the source."""
         name = self._session_sql.parameter("client_encoding")
         return self._encoding if name is None else ClientEncoding.of(name, self._encoding.server)
+
+    async def _while_there(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for *work*, which may take its time, and end it if the client goes away meanwhile:
+        then it shall leave nothing behind.
+        """
+        working = asyncio.create_task(work)
+        reader = self._connection.reader
+        reader.when_ended(working.cancel)
+        try:
+            await asyncio.wait((working,))
+        finally:
+            reader.when_ended(None)
+            if not working.done():
+                working.cancel()
+                await asyncio.wait((working,))
+        if working.cancelled():
+            raise ClientGone
+        return working.result()
 
     async def _answer(self, answer: Answer, tag: str) -> None:
         parts = []
@@ -406,7 +439,7 @@ class Session:
         there can't be one now.
         """
         sql = self._session_sql
-        if not commands.may_run_sql:
+        if self._kind == "physical" or not commands.may_run_sql:
             return False
         try:
             await sql.open()
@@ -418,6 +451,10 @@ class Session:
 
     async def _run_plain(self, commands: Commands, body: bytes) -> None:
         """Run what is no replication command."""
+        if self._kind == "physical":
+            raise WireError(
+                "0A000", "cannot execute SQL commands in WAL sender for physical replication"
+            )
         sql = self._session_sql
         statement = body[:-1].strip().rstrip(b";").rstrip()
         if not statement and not sql.is_open:
@@ -432,6 +469,10 @@ class Session:
 
     async def _run_sql(self, commands: Commands, query: bytes, rest_bytes: int = 0) -> None:
         commands.check_sql()
+        if not rest_bytes and may_speak_of_slots(query) and self._session_sql.status != b"E":
+            text = query[_HEAD_BYTES:-1]
+            changed = await Slots(self._engine, commands).simple(text)
+            query = messages.message(b"Q", changed + b"\0")
         await self._session_sql.run(query, rest_bytes)
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
@@ -477,16 +518,11 @@ class Session:
         match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
         return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
 
-    async def clean_up(self, commands: Commands | None) -> None:
-        """Drop the connection's temporary slots, and leave the source."""
+    async def leave_source(self) -> None:
+        """Close the connection to the source, if there is one."""
         for sql in (self._relay, self._sql):
             if sql is not None:
                 await sql.close()
-        for slot_name in () if commands is None else tuple(commands.temporary):
-            try:
-                await self._engine.drop_slot(slot_name)
-            except SpillwayError as error:
-                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
 
 
 def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:

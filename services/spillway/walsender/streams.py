@@ -17,7 +17,7 @@ class Reader(asyncio.StreamReader):
     """What the other side sends."""
 
     _given_back = b""
-    _listener: Callable[[], None] | None = None
+    _listener: Callable[[], object] | None = None
     has_ended = False
 
     def unread(self, data: bytes) -> None:
@@ -45,7 +45,7 @@ class Reader(asyncio.StreamReader):
         """Whether nothing is left to read, and nothing will come."""
         return not self._given_back and super().at_eof()
 
-    def when_ended(self, listener: Callable[[], None] | None) -> None:
+    def when_ended(self, listener: Callable[[], object] | None) -> None:
         """Have *listener* called when the other side has gone, or at once if it has; None:
         nobody.
         """

@@ -59,6 +59,12 @@ COMMANDS = [
     "SHOW a b",
     "IDENTIFY_SYSTEM x",
     "ALTER_REPLICATION_SLOT taken (COLOUR 'blue')",
+    "ALTER_REPLICATION_SLOT none (FAILOVER)",
+    "ALTER_REPLICATION_SLOT taken (FAILOVER, FAILOVER)",
+    "ALTER_REPLICATION_SLOT taken (FAILOVER 'perhaps')",
+    "ALTER_REPLICATION_SLOT taken ()",
+    "ALTER_REPLICATION_SLOT taken (TWO_PHASE)",
+    "ALTER_REPLICATION_SLOT taken (FAILOVER)",
     "SELECT pg_catalog.set_config('search_path', '', false);",
     "",
     " ; ",
@@ -130,6 +136,19 @@ def test_commands(made: Database, tmp_path: Path) -> None:
         assert [(row[0], row[1], row[3]) for reply in identity for row in reply.rows] == [
             (identity[0].rows[0][0], "1", made.name)
         ] * 2
+        if made.cluster.major >= 18:
+            columns = (
+                "SELECT failover, two_phase FROM pg_replication_slots WHERE slot_name = 'taken'"
+            )
+            ((failover, two_phase),) = made.query(columns)
+            altered = service.slot("taken")
+            assert (altered["failover"], altered["two_phase"]) == (failover, two_phase)
+            assert failover
+            assert two_phase
+            # What is prepared from here on is told of.
+            assert altered["two_phase_at"] == altered["confirmed_flush_lsn"]
+            assert ours.run("ALTER_REPLICATION_SLOT taken (TWO_PHASE false)").failure is None
+            assert service.slot("taken")["two_phase_at"] is None
         for connection in (theirs, ours):
             assert connection.run("DROP_REPLICATION_SLOT taken") == Reply(
                 "COMMAND_OK", tag="DROP_REPLICATION_SLOT"

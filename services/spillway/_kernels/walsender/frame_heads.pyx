@@ -39,6 +39,10 @@ cdef class FrameHeads:
         """Whether all that was walked over ends with a message's end."""
         return self._left == 0
 
+    def pass_over(self, Py_ssize_t size):
+        """Go on behind the message of *size* bytes that was stopped at, whatever it is."""
+        self._left = size
+
     def walk(self, const uint8_t[::1] data not None, Py_ssize_t at):
         """Go on at *at*; return where a message begins that is watched for, and the bytes that it
         has with its head; or where the piece ends, or a head begins that it does not hold whole,

@@ -1,32 +1,66 @@
-"""A normal connection: everything that either side says is passed on, both ways at once, until one
-of them has ended.
+"""A normal connection: what either side says is passed on, both ways at once, until one of them has
+ended.
 
-Whichever ends ends the other. A client that is gone closes its backend's connection at once, as if
-it had been connected there itself; what the source has said before it ended, its FATAL above all,
-still goes to the client.
+Of the client only messages with a statement are looked at, and of these only the ones that speak of
+slots are changed (:mod:`~spillway.walsender.sql.statements`)::
+
+    Query   its text, with our rows in it
+    Parse   its text, with one parameter more for our rows
+    Bind    our rows as they are now, as that parameter's value
+
+and of the source ParameterDescription, which loses that parameter, and the error that stands for
+one of ours: where a call on slots has failed, the source gets a statement that fails there, at
+that place in what the client has sent, so that what follows is skipped and a transaction fails as
+it must; what it says of that is replaced by what went wrong.
+
+Whichever side ends ends the other. A client that is gone closes its backend's connection at once,
+as if it had been connected there itself; what the source has said before it ended, its FATAL above
+all, still goes to the client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.walsender.frame_heads import FrameHeads
+from spillway.walsender import messages
+from spillway.walsender.failures import WireError, protocol_violation
+from spillway.walsender.sql.bind import Bind, Parse, json_parameter, without_json_parameter
+from spillway.walsender.sql.statements import may_speak_of_slots
 from spillway.walsender.sql.upstream import PIECE_BYTES
 
 if TYPE_CHECKING:
     from spillway.walsender.handshake import Connection
+    from spillway.walsender.sql.slots import Slots
+    from spillway.walsender.sql.statements import Statement
     from spillway.walsender.sql.upstream import Upstream
+
+#: A statement that is longer is passed on as it is, in pieces.
+STATEMENT_BYTES_MAX: Final = 1 << 20
+#: Prepared statements on slots that one connection may have at a time.
+_PREPARED_MAX: Final = 1_000
+_FAILED: Final = b"E"
+_HEAD_BYTES: Final = 5
 
 
 class Relay:
     """One client's connection with its upstream."""
 
-    def __init__(self, connection: Connection, upstream: Upstream) -> None:
+    def __init__(self, connection: Connection, upstream: Upstream, slots: Slots) -> None:
         self._connection = connection
         self._upstream = upstream
-        self._answers = FrameHeads(b"")
+        self._slots = slots
+        self._questions = FrameHeads(b"QPBC")
+        self._answers = FrameHeads(b"ZtE")
+        #: statements on slots by their names
+        self._prepared: dict[bytes, Statement] = {}
+        #: of the transaction, by the last ReadyForQuery
+        self._status = b"I"
+        #: ErrorResponses of ours by what the source's own have in them
+        self._failures: dict[bytes, bytes] = {}
+        self._failure_count = 0
 
     @property
     def is_between_messages(self) -> bool:
@@ -34,7 +68,11 @@ class Relay:
         return self._answers.is_between
 
     async def run(self) -> None:
-        """Pass everything on until one side has ended."""
+        """Pass everything on until one side has ended.
+
+        Raises:
+            WireError: one of them does not speak PostgreSQL's protocol.
+        """
         client, upstream = self._connection, self._upstream
         client.writer.transport.set_write_buffer_limits(high=PIECE_BYTES)
         # Also while what it has sent waits for the source.
@@ -42,7 +80,7 @@ class Relay:
         pumps = [asyncio.create_task(self._ask()), asyncio.create_task(self._answer())]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            if pumps[0].done() and not client.reader.has_ended:
+            if pumps[0].done() and pumps[0].exception() is None and not client.reader.has_ended:
                 # The source is gone; it may have said why.
                 await pumps[1]
         finally:
@@ -51,6 +89,8 @@ class Relay:
                 pump.cancel()
             ended = await asyncio.gather(*pumps, return_exceptions=True)
         for error in ended:
+            if isinstance(error, ValueError):
+                raise protocol_violation(str(error)) from None
             if isinstance(error, Exception) and not isinstance(error, OSError):
                 raise error
 
@@ -62,13 +102,141 @@ class Relay:
         """End the upstream."""
         await self._upstream.close()
 
+    # -- from the client --------------------------------------------------------------------------
+
     async def _ask(self) -> None:
+        heads, kept = self._questions, b""
         with contextlib.suppress(OSError):
-            while data := await self._connection.reader.read(2 * PIECE_BYTES):
-                await self._upstream.write(data)
+            while piece := await self._connection.reader.read(2 * PIECE_BYTES):
+                data = kept + piece if kept else piece
+                at = sent = 0
+                while True:
+                    at, size = heads.walk(data, at)
+                    if not size:
+                        break
+                    if size > STATEMENT_BYTES_MAX:
+                        heads.pass_over(size)
+                        continue
+                    if len(data) - at < size:
+                        break
+                    changed = await self._changed(data[at : at + 1], data[at + 5 : at + size])
+                    if changed is not None:
+                        await self._upstream.write(data[sent:at] + changed)
+                        sent = at + size
+                    at += size
+                if at > sent:
+                    await self._upstream.write(data[sent:at])
+                kept = data[at:]
+
+    async def _changed(self, kind: bytes, body: bytes) -> bytes | None:
+        """Return what goes to the source in place of a message; None: itself."""
+        try:
+            match kind:
+                case b"Q":
+                    return await self._query(body)
+                case b"P":
+                    return await self._parse(body)
+                case b"B" if self._prepared:
+                    return await self._bind(body)
+                case b"C" if body[:1] == b"S":
+                    self._prepared.pop(body[1:-1], None)
+        except WireError as error:
+            if error.fatal:
+                raise
+            failing = self._failing(error)
+            if kind == b"Q":
+                return messages.message(b"Q", failing + b"\0")
+            return messages.message(b"P", b"\0".join((b"", failing, b"\0\0")))
+        return None
+
+    async def _query(self, body: bytes) -> bytes | None:
+        if not may_speak_of_slots(body) or self._status == _FAILED:
+            return None
+        text = body[:-1]
+        changed = await self._slots.simple(text)
+        return None if changed is text else messages.message(b"Q", changed + b"\0")
+
+    async def _parse(self, body: bytes) -> bytes | None:
+        parse = Parse.read(body)
+        statement = self._slots.rewrite(parse.query)
+        if statement is None or await self._slots.is_of_source(statement):
+            self._prepared.pop(parse.name, None)
+            return None
+        if len(self._prepared) >= _PREPARED_MAX and parse.name not in self._prepared:
+            raise WireError(
+                "53400",
+                "too many prepared statements on replication slots",
+                hint="Close those that are not used any more.",
+            )
+        self._prepared[parse.name] = statement
+        if not statement.needs_json:
+            return parse.with_query(statement.text.encode("latin-1"))
+        number = max(statement.parameters, parse.type_count) + 1
+        return parse.with_query(statement.with_json(json_parameter(number)).encode("latin-1"))
+
+    async def _bind(self, body: bytes) -> bytes | None:
+        bind = Bind(body)
+        statement = self._prepared.get(bind.name)
+        if statement is None:
+            return None
+        if self._status == _FAILED:
+            # The source refuses it.
+            return None
+        value = await self._slots.value(statement, bind.text_of)
+        if value is None:
+            raise WireError(
+                "42704",
+                "the replication slot is not one of this server",
+                hint="It may be one of the source: prepare the statement again, with the slot's "
+                "name in it.",
+            )
+        return bind.with_json(value) if statement.needs_json else None
+
+    def _failing(self, error: WireError) -> bytes:
+        """Return a statement that fails, and have what the source says of it replaced."""
+        self._failure_count += 1
+        mark = f"spillway: failure {self._failure_count}".encode()
+        self._failures[mark] = messages.error_response(error)
+        return b'"%b"' % mark
+
+    # -- from the source --------------------------------------------------------------------------
 
     async def _answer(self) -> None:
+        heads = self._answers
         while data := await self._upstream.read():
-            position, _ = self._answers.walk(data, 0)
-            await self._connection.send(data[:position])
-            self._upstream.unread(data[position:])
+            at = sent = 0
+            parts: list[bytes] = []
+            while True:
+                at, size = heads.walk(data, at)
+                if not size:
+                    break
+                if size > STATEMENT_BYTES_MAX:
+                    heads.pass_over(size)
+                    continue
+                if len(data) - at < size:
+                    break
+                frame = data[at : at + size]
+                told = self._told(frame)
+                if told is not frame:
+                    parts += [data[sent:at], told]
+                    sent = at + size
+                at += size
+            parts.append(data[sent:at])
+            if at:
+                await self._connection.send(*parts)
+            self._upstream.unread(data[at:])
+
+    def _told(self, frame: bytes) -> bytes:
+        """Return what the client is told in place of a message of the source's."""
+        match frame[:1]:
+            case b"Z":
+                self._status = frame[_HEAD_BYTES:]
+                # What was skipped in the meantime is not answered any more.
+                self._failures.clear()
+            case b"t" if self._prepared:
+                return without_json_parameter(frame)
+            case b"E" if self._failures:
+                for mark, told in self._failures.items():
+                    if mark in frame:
+                        return told
+        return frame

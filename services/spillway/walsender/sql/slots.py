@@ -1,0 +1,363 @@
+"""What is ours in a statement: the rows of our slots and streams, and what its call of a function
+does.
+
+Slots are those of the source that is connected to, of databases that the user may use. Rights are
+those of replication commands (:mod:`spillway.walsender.commands`): what a call may do, a command
+may.
+
+A call is run before its statement goes to the source, and is not undone if that fails, or its
+transaction is rolled back: PostgreSQL's functions on slots aren't transactional either. A
+transaction that has failed runs none.
+
+Source: pg_get_replication_slots and the functions beside it (src/backend/replication/slotfuncs.c),
+pg_logical_slot_get_changes_guts (logicalfuncs.c), pg_stat_get_wal_senders (walsender.c)
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import NoConsumer, SpillwayError, UnknownSlot
+from spillway.pg.boolean import parse_bool
+from spillway.pg.lsn import Lsn
+from spillway.walsender.failures import WireError, told
+from spillway.walsender.grammar import CreateSlot, DropSlot
+from spillway.walsender.sql.slot_columns import FUNCTIONS
+from spillway.walsender.sql.statements import CURRENT, Statement, may_speak_of_slots, rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spillway.service.interface import EngineInterface
+    from spillway.service.model import SlotInfo
+    from spillway.walsender.commands import Commands
+    from spillway.walsender.sql.statements import Call, Value
+
+#: Above what any backend has (Linux's pid_max), so that a stream is never taken for one.
+_FIRST_PID: Final = 1 << 24
+_PID_BITS: Final = 0x3FFFFF
+_BINARY_PLUGINS: Final = frozenset({"pgoutput"})
+
+#: what makes a slot, and what is of numbers
+_OF_ANY_SLOT: Final = frozenset({"pg_create_logical_replication_slot", "pg_terminate_backend"})
+
+Json = dict[str, object]
+
+
+class Slots:
+    """Slots as one connection's statements see them."""
+
+    def __init__(self, engine: EngineInterface, commands: Commands) -> None:
+        self._engine = engine
+        self._commands = commands
+
+    def rewrite(self, query: bytes) -> Statement | None:
+        """Replace what speaks of slots in a statement's text; None: nothing does.
+
+        Raises:
+            WireError: it does in a form that is not served.
+        """
+        if not may_speak_of_slots(query):
+            return None
+        return rewrite(query.decode("latin-1"), self._commands.major)
+
+    async def simple(self, query: bytes) -> bytes:
+        """Return the text of a simple Query as the source gets it, after its call was run.
+
+        Raises:
+            WireError: it is not served, or the call failed.
+        """
+        statement = self.rewrite(query)
+        if statement is None:
+            return query
+        value = await self.value(statement, _no_parameter)
+        if value is None:
+            return query
+        # Backslashes as PostgreSQL reads them whatever standard_conforming_strings is.
+        literal = value.replace("\\", "\\\\").replace("'", "''")
+        return statement.with_json(f"E'{literal}'").encode("latin-1")
+
+    async def is_of_source(self, statement: Statement) -> bool:
+        """Whether a statement's call names a slot that is none of ours, so that it may go to the
+        source as it is.
+        """
+        call = statement.call
+        if call is None or call.function in _OF_ANY_SLOT:
+            return False
+        named = call.of_slot or next(iter(call.arguments), None)
+        if named is None or named.parameter or named.text is None:
+            return False
+        try:
+            await self._engine.get_slot(named.text)
+        except UnknownSlot:
+            return True
+        return False
+
+    async def value(
+        self, statement: Statement, parameter: Callable[[int, str], str | None]
+    ) -> str | None:
+        """Run a statement's call; return the JSON value that it is given. It is ASCII.
+
+        None: the call is about a slot of the source's own, and the statement may go there as it is.
+
+        Args:
+            statement: rewritten.
+            parameter: gives a parameter's text by its number and its type.
+
+        Raises:
+            WireError: the call failed.
+        """
+        slots = [slot for slot in await self._engine.list_slots() if self._commands.may_see(slot)]
+        value: Json = {
+            "slots": [_row_of_slot(slot) for slot in slots],
+            "streams": [_row_of_stream(slot) for slot in slots if slot.consumer is not None],
+        }
+        if statement.call is not None:
+            try:
+                result = await self._run(statement.call, slots, parameter)
+            except SpillwayError as error:
+                raise told(error, self._commands.major) from None
+            if result is None:
+                return None
+            value["result"] = result
+        return json.dumps(value)
+
+    async def _run(
+        self,
+        call: Call,
+        slots: Sequence[SlotInfo],
+        parameter: Callable[[int, str], str | None],
+    ) -> list[Json] | None:
+        given = _Given(call, parameter)
+        if call.of_slot is not None:
+            name = given.of(call.of_slot, "pg_catalog.name")
+            if name not in {slot.slot_name for slot in slots}:
+                # No row of ours; there may be one of the source's.
+                return [] if call.function == "pg_terminate_backend" else None
+            given.rest = [name]
+        if call.function == "pg_terminate_backend":
+            return await self._terminate(call, given, slots)
+        names = FUNCTIONS[call.function].names
+        slot_name = given[names[0]]
+        if slot_name is None:
+            # Strict: NULL gives NULL, and nothing is done.
+            return []
+        if call.function == "pg_create_logical_replication_slot":
+            return await self._create(slot_name, given)
+        try:
+            slot = await self._engine.get_slot(slot_name)
+        except UnknownSlot:
+            if given.has_parameters:
+                raise
+            return None
+        if call.function == "pg_drop_replication_slot":
+            await self._commands.run(DropSlot(slot_name, wait=False))
+            return []
+        slot = await self._commands.usable_slot(slot_name)
+        if call.function == "pg_copy_logical_replication_slot":
+            return await self._copy(slot, given)
+        if call.function == "pg_replication_slot_advance":
+            upto = given["upto_lsn"]
+            if upto is None:
+                return []
+            end = await self._engine.advance(slot_name, await self._lsn(upto))
+            return [{"slot_name": slot_name, "end_lsn": str(end)}]
+        return await self._changes(call.function, slot, given)
+
+    async def _create(self, slot_name: str, given: _Given) -> list[Json]:
+        plugin = given["plugin"]
+        if plugin is None:
+            return []
+        answer = await self._commands.run(
+            CreateSlot(
+                slot_name,
+                plugin,
+                temporary=given.flag("temporary"),
+                snapshot="nothing",
+                two_phase=given.flag("twophase"),
+                failover=given.flag("failover"),
+            )
+        )
+        assert answer.row is not None
+        return [{"slot_name": slot_name, "lsn": answer.row[1]}]
+
+    async def _copy(self, slot: SlotInfo, given: _Given) -> list[Json]:
+        new_name = given["dst_slot_name"]
+        if new_name is None:
+            return []
+        if given["temporary"] is not None or given["plugin"] is not None:
+            raise WireError(
+                "0A000",
+                "pg_copy_logical_replication_slot with temporary or plugin is not supported by "
+                "this server",
+                hint="Copy the slot as it is.",
+            )
+        self._commands.check_manages(new_name)
+        copied = await self._engine.copy_slot(slot.slot_name, new_name)
+        return [{"slot_name": new_name, "lsn": str(copied.confirmed_flush_lsn)}]
+
+    async def _changes(self, function: str, slot: SlotInfo, given: _Given) -> list[Json]:
+        is_binary = "_binary_" in function
+        if slot.plugin in _BINARY_PLUGINS and not is_binary:
+            signature = f"{function}(name,pg_lsn,integer,text[])"
+            raise WireError(
+                "0A000",
+                f'logical decoding output plugin "{slot.plugin}" produces binary output, but '
+                f'function "{signature}" expects textual data',
+            )
+        upto_lsn, upto_nchanges = given["upto_lsn"], given["upto_nchanges"]
+        words = given.rest_from(3)
+        if len(words) % 2:
+            raise WireError("22023", "array must have even number of elements")
+        if any(word is None for word in words):
+            raise WireError("22004", "array must not contain nulls")
+        pairs = [word or "" for word in words]
+        read = self._engine.get_changes if "_get_" in function else self._engine.peek
+        changes = await read(
+            slot.slot_name,
+            None if upto_lsn is None else await self._lsn(upto_lsn),
+            None if upto_nchanges is None else int(upto_nchanges),
+            dict(zip(pairs[::2], pairs[1::2], strict=True)),
+        )
+        as_hex = is_binary and slot.plugin not in _BINARY_PLUGINS
+        return [
+            {
+                "lsn": str(change.lsn),
+                "xid": change.xid,
+                "data": f"\\x{change.data.encode().hex()}" if as_hex else change.data,
+            }
+            for change in changes
+        ]
+
+    async def _lsn(self, text: str) -> Lsn:
+        if text in CURRENT:
+            source = await self._engine.get_source(self._commands.source)
+            if source.flushed_lsn is None:
+                raise WireError("57P03", "the database system is starting up")
+            return source.flushed_lsn
+        try:
+            return Lsn.parse(text)
+        except ValueError:
+            raise WireError("22P02", f'invalid input syntax for type pg_lsn: "{text}"') from None
+
+    async def _terminate(
+        self, call: Call, given: _Given, slots: Sequence[SlotInfo]
+    ) -> list[Json] | None:
+        for slot in slots:
+            if call.of_slot is None:
+                is_meant = given["pid"] == str(_pid_of(slot))
+            else:
+                is_meant = slot.slot_name == given.rest[0]
+            if is_meant and slot.active:
+                self._commands.check_manages(slot.slot_name)
+                try:
+                    await self._engine.end_session(slot.slot_name)
+                except NoConsumer:
+                    return []
+                return [{"ended": _pid_of(slot)}]
+        return []
+
+
+class _Given:
+    """A call's arguments as texts."""
+
+    def __init__(self, call: Call, parameter: Callable[[int, str], str | None]) -> None:
+        self._call = call
+        self._parameter = parameter
+        self._function = FUNCTIONS[call.function]
+        self.has_parameters = any(
+            value.parameter for value in (*call.arguments, *call.named.values())
+        )
+        self.rest: list[str | None] = []
+
+    def of(self, value: Value, kind: str) -> str | None:
+        return self._parameter(value.parameter, kind) if value.parameter else value.text
+
+    def __getitem__(self, name: str) -> str | None:
+        number = self._function.names.index(name)
+        if number < len(self.rest):
+            return self.rest[number]
+        types = self._function.types
+        kind = types[min(number, len(types) - 1)]
+        if name in self._call.named:
+            return self.of(self._call.named[name], kind)
+        if number < len(self._call.arguments):
+            return self.of(self._call.arguments[number], kind)
+        return None
+
+    def rest_from(self, number: int) -> list[str | None]:
+        """Return the arguments of an argument list without an end."""
+        kind = self._function.types[-1]
+        return [self.of(value, kind) for value in self._call.arguments[number:]]
+
+    def flag(self, name: str) -> bool:
+        text = self[name]
+        if text is None:
+            return False
+        flag = parse_bool(text)
+        if flag is None:
+            raise WireError("22P02", f'invalid input syntax for type boolean: "{text}"')
+        return flag
+
+
+def _no_parameter(number: int, _: str) -> str | None:
+    raise WireError("42P02", f"there is no parameter ${number}")
+
+
+def _pid_of(slot: SlotInfo) -> int:
+    """Return the number that stands for a slot's stream: the same for as long as there is the
+    slot.
+    """
+    return _FIRST_PID + (zlib.crc32(slot.slot_name.encode()) & _PID_BITS)
+
+
+def _row_of_slot(slot: SlotInfo) -> Json:
+    return {
+        "slot_name": slot.slot_name,
+        "plugin": slot.plugin,
+        "slot_type": slot.slot_type,
+        "datoid": slot.datoid,
+        "database": slot.database,
+        "temporary": slot.temporary,
+        "active": slot.active,
+        "active_pid": _pid_of(slot) if slot.active else None,
+        "restart_lsn": _shown(slot.restart_lsn),
+        "confirmed_flush_lsn": _shown(slot.confirmed_flush_lsn),
+        "wal_status": slot.wal_status,
+        "safe_wal_size": slot.safe_wal_size,
+        "two_phase": slot.two_phase,
+        "two_phase_at": _shown(slot.two_phase_at),
+        "inactive_since": _shown(slot.inactive_since),
+        "conflicting": slot.conflicting,
+        "invalidation_reason": slot.invalidation_reason,
+        # A standby that follows the source would make such slots its own, and they would pin.
+        "failover": False,
+        "synced": False,
+    }
+
+
+def _row_of_stream(slot: SlotInfo) -> Json:
+    consumer = slot.consumer
+    assert consumer is not None
+    host, _, port = (consumer.address or "").rpartition(":")
+    return {
+        "pid": _pid_of(slot),
+        "application_name": consumer.client or "",
+        "client_addr": host.strip("[]") or None,
+        "client_port": int(port) if port.isdigit() else None,
+        "backend_start": consumer.since.isoformat(),
+        "state": "streaming",
+        "sent_lsn": _shown(consumer.sent_lsn),
+        "flush_lsn": _shown(slot.confirmed_flush_lsn),
+        "sync_priority": 0,
+        "sync_state": "async",
+        "reply_time": None
+        if consumer.last_feedback_at is None
+        else consumer.last_feedback_at.isoformat(),
+    }
+
+
+def _shown(value: object) -> str | None:
+    return None if value is None else str(value)
