@@ -197,7 +197,11 @@ class CopyStream:
                 raise ClientGone
             if kind != _COPY_DATA:
                 raise WireError("08P01", f'invalid standby message type "{chr(kind)}"', fatal=True)
-            feedback = messages.parse_feedback(body)
+            try:
+                feedback = messages.parse_feedback(body)
+            except messages.UnexpectedMessage:
+                # PostgreSQL leaves such a client without a word, too; only its log has one.
+                raise ClientGone from None
             # Whatever it is, it is a sign of life (ProcessRepliesIfAny).
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
