@@ -35,11 +35,13 @@ LONG_ALONE: Final = {
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
         "integration/lake/test_random_changes.py::test_random_changes",
+        "integration/test_certify_wire.py::test_more_seeds_are_equal",
         "oracle/test_random_seeds.py::test_seeds_equal_the_server",
         "oracle/test_replay.py::test_random_seeds",
     },
     "majors between, and large or rare amounts": {
         "integration/catalog/test_bootstrap.py::test_other_majors_under_load",
+        "integration/test_certify_wire.py::test_another_cluster_is_refused",
         "integration/test_decode.py::test_backups_under_load",
         "oracle/test_decoder.py::test_equals_the_server_on_other_majors",
         "oracle/test_large_values.py::test_values_of_200_mb",

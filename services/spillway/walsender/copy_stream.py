@@ -198,12 +198,17 @@ class CopyStream:
                 raise ClientGone
             if kind != _COPY_DATA:
                 raise WireError("08P01", f'invalid standby message type "{chr(kind)}"', fatal=True)
-            feedback = messages.parse_feedback(body)
-            if feedback is None:
-                continue
+            try:
+                feedback = messages.parse_feedback(body)
+            except messages.UnexpectedMessage:
+                # PostgreSQL leaves such a client without a word, too; only its log has one.
+                raise ClientGone from None
+            # Whatever it is, it is a sign of life (ProcessRepliesIfAny).
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
             self._stream.heard()
+            if feedback is None:
+                continue
             self._write_lsn = max(self._write_lsn, feedback.write_lsn)
             self._flush_lsn = max(self._flush_lsn, feedback.flush_lsn)
             if feedback.reply_requested:

@@ -52,6 +52,10 @@ _HEAD: Final = struct.Struct(">ci")
 _FEEDBACK: Final = struct.Struct(">QQQqB")
 
 
+class UnexpectedMessage(Exception):
+    """A client has sent in a stream what no standby sends."""
+
+
 class StartupPacket(NamedTuple):
     """What a client says first."""
 
@@ -211,18 +215,21 @@ def parse_feedback(body: bytes) -> Feedback | None:
     logical stream.
 
     Raises:
-        WireError: it is neither.
+        WireError: it is cut.
+        UnexpectedMessage: it is neither.
     """
     kind = body[:1]
+    # Errors of the command, after which the connection lives.
+    if not kind:
+        raise WireError("08P01", "no data left in message")
     if kind == b"r":
-        if len(body) != 1 + _FEEDBACK.size:
-            raise protocol_violation("insufficient data left in message")
+        if len(body) < 1 + _FEEDBACK.size:
+            raise WireError("08P01", "insufficient data left in message")
         write_lsn, flush_lsn, apply_lsn, _, reply_requested = _FEEDBACK.unpack_from(body, 1)
         return Feedback(write_lsn, flush_lsn, apply_lsn, reply_requested != 0)
     if kind == b"h":
         return None
-    shown = kind.decode("latin-1") if kind.isascii() and kind.decode().isprintable() else "?"
-    raise protocol_violation(f'unexpected message type "{shown}"')
+    raise UnexpectedMessage
 
 
 # ---- writing

@@ -175,13 +175,19 @@ def test_feedback_confirms_what_is_flushed() -> None:
     assert confirmed == [70, 60]
 
 
-@pytest.mark.parametrize("bad", [b"dx", b"dr", b"Q", b"f"])
+@pytest.mark.parametrize("bad", [b"d", b"dr", b"Q", b"f"])
 def test_what_a_stream_does_not_take(bad: bytes) -> None:
     message = bad[:1] + struct.pack(">i", len(bad) + 3) + bad[1:]
     with pytest.raises(WireError) as refused:
         asyncio.run(_told([], [message]))
     assert refused.value.sqlstate == "08P01"
-    assert refused.value.fatal
+    # What is cut is an error of the command alone.
+    assert refused.value.fatal == (bad[:1] != b"d")
+
+
+def test_who_sends_what_no_standby_sends_is_left() -> None:
+    with pytest.raises(ClientGone):
+        asyncio.run(_told([], [b"d" + struct.pack(">i", 5) + b"x"]))
 
 
 class Endless:

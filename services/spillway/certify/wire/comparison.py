@@ -228,16 +228,25 @@ class WireComparison:
         result.before.append(described(theirs, plugin))
 
     def _differ(self, ours: Frame | None, theirs: Frame | None) -> None:
+        plugin = self.subject.plugin
+        self.result.difference = self._difference(
+            self.result.frames,
+            None if ours is None else (described(ours, plugin), ours.data),
+            None if theirs is None else (described(theirs, plugin), theirs.data),
+        )
+
+    def _difference(
+        self, equal: int, ours: tuple[str, bytes] | None, theirs: tuple[str, bytes] | None
+    ) -> WireDifference:
+        """Make a difference behind *equal* equal ones, of each side's words and bytes."""
         byte = None
-        if ours is not None and theirs is not None and ours.data != theirs.data:
-            byte = first_difference(ours.data, theirs.data)
-        self.result.difference = WireDifference(
-            self.result.frames + 1,
+        if ours is not None and theirs is not None and ours[1] != theirs[1]:
+            byte = first_difference(ours[1], theirs[1])
+        return WireDifference(
+            equal + 1,
             tuple(self.result.before),
-            *(
-                "nothing" if frame is None else described(frame, self.subject.plugin)
-                for frame in (ours, theirs)
-            ),
+            "nothing" if ours is None else ours[0],
+            "nothing" if theirs is None else theirs[0],
             byte,
         )
 
@@ -289,20 +298,18 @@ class WireComparison:
         return ours.applied(self._announced[0]), theirs.applied(self._announced[1])
 
     def _differ_in_transactions(self, ours: Transaction | None, theirs: Transaction | None) -> None:
-        byte = (
-            None if ours is None or theirs is None else first_difference(ours.title, theirs.title)
-        )
-        shown = ("nothing" if one is None else _titled(one) for one in (ours, theirs))
-        self.result.difference = WireDifference(
-            self.result.transactions + 1, tuple(self.result.before), *shown, byte
+        self.result.difference = self._difference(
+            self.result.transactions,
+            None if ours is None else (_titled(ours), ours.title),
+            None if theirs is None else (_titled(theirs), theirs.title),
         )
 
     def _difference_in_changes(self, ours: Change | None, theirs: Change | None) -> WireDifference:
-        byte = None
-        if ours is not None and theirs is not None and ours.data != theirs.data:
-            byte = first_difference(ours.data, theirs.data)
-        shown = ("nothing" if one is None else _changed(one) for one in (ours, theirs))
-        return WireDifference(self.result.transactions + 1, tuple(self.result.before), *shown, byte)
+        return self._difference(
+            self.result.transactions,
+            None if ours is None else (_changed(ours), ours.data),
+            None if theirs is None else (_changed(theirs), theirs.data),
+        )
 
 
 def by_transactions(subject: Subject) -> bool:
