@@ -700,8 +700,8 @@ class FakeStream:
     async def ended(self) -> None:
         await self.active_consumer.ended()
 
-    async def asked(self) -> None:
-        await self.active_consumer.asked()
+    async def wanted(self) -> None:
+        await self.active_consumer.wanted()
 
     def heard(self) -> None:
         self.active_consumer.heard()

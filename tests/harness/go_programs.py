@@ -63,7 +63,7 @@ def _build(source: Path, to: Path) -> bool:
     if go is None:
         return False
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
-    command = [go, "build", "-trimpath", "-buildvcs=false", "-o", to, "."]
+    command = [go, "build", "-trimpath", "-buildvcs=false", "-o", str(to), "."]
     subprocess.run(command, cwd=source, env=environment, check=True)
     return True
 
@@ -78,8 +78,8 @@ def _get_toolchain() -> None:
     """Put Go into the cache."""
     uv = cache_directory() / "uv" / "bin" / "uv"
     target = cache_directory() / "go" / "toolchain"
-    command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", target]
-    subprocess.run([*command, _TOOLCHAIN], check=True)
+    command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable]
+    subprocess.run([*command, "--target", str(target), _TOOLCHAIN], check=True)
 
 
 def _main() -> None:

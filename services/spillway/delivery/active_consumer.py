@@ -59,7 +59,7 @@ class ActiveConsumer:
         """Take note that the client sent feedback."""
         self.last_feedback_at = datetime.now(UTC)
 
-    async def asked(self) -> None:
+    async def wanted(self) -> None:
         """Wait until somebody wants to know whether the client is there: ask it, and say
         :meth:`heard` when it answers.
         """

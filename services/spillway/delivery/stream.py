@@ -97,12 +97,12 @@ class EngineStream:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
 
-    async def asked(self) -> None:
+    async def wanted(self) -> None:
         """Wait until the client is to be asked whether it is there; see the interface."""
         if self._active is None:
             await self._loop.create_future()
         else:
-            await self._active.asked()
+            await self._active.wanted()
 
     def heard(self) -> None:
         """Take note that the client is there."""

@@ -60,7 +60,7 @@ class SlotStream(Protocol):
         """
         ...
 
-    async def asked(self) -> None:
+    async def wanted(self) -> None:
         """Wait until somebody who wants the slot asks whether this consumer is there; its client is
         asked then, and :meth:`heard` says that it answered. Who never waits here is never silent.
         """

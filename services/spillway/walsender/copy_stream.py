@@ -221,7 +221,7 @@ class CopyStream:
         ``takeover`` is set.
         """
         while True:
-            await self._stream.asked()
+            await self._stream.wanted()
             self._is_pinged = True
             self._write_keepalive(reply_requested=True)
 

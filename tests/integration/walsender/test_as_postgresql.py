@@ -265,7 +265,11 @@ def test_pg_recvlogical(made: Database, tmp_path: Path) -> None:
             ["--create-slot", "--slot", "r", "-P", "test_decoding"],
             ["--create-slot", "--slot", "r", "-P", "test_decoding", "--if-not-exists"],
             ["--create-slot", "--slot", "two", "-P", "test_decoding", "--two-phase"],
+            ["--create-slot", "--slot", "f", "-P", "pgoutput", "--enable-failover", "-v"],
         ):
+            if "--enable-failover" in flags and made.cluster.major < 17:
+                # pg_recvlogical leaves the word out there.
+                flags.remove("--enable-failover")
             assert [_recv(to, made, *flags)[0] for to in both] == [0, 0], flags
         assert [_recv(to, made, "--create-slot", "--slot", "r")[0] for to in both] == [1, 1]
         _work(made)
@@ -284,14 +288,51 @@ def test_pg_recvlogical(made: Database, tmp_path: Path) -> None:
             assert found == expected, flags
             assert found[0] == 0, found
         assert service.slot("r")["confirmed_flush_lsn"] == end
-        for slot in ("r", "two", "r"):
+        assert service.slot("f")["failover"] == (made.cluster.major >= 17)
+        # Made and read in one, from a position, into a file, with its own intervals.
+        made.execute("INSERT INTO t VALUES (77, 'in a file', 'sad')")
+        end = str(made.value("SELECT pg_current_wal_flush_lsn()::text"))
+        written = []
+        at = ["--startpos", str(service.slot("r")["confirmed_flush_lsn"])]
+        for number, to in enumerate(both):
+            file = tmp_path / f"out{number}"
+            into = ["--file", str(file), "--no-loop", "--endpos", end, "--verbose"]
+            intervals = ["--status-interval", "1", "--fsync-interval", "1"]
+            assert _recv(to, made, "--start", "--slot", "r", *into, *intervals, *at)[0] == 0
+            new = ["--create-slot", "--slot", "new", "-P", "test_decoding"]
+            assert _recv(to, made, *new, "--start", *into)[0] == 0
+            written.append(file.read_text())
+        assert "in a file" in written[0]
+        assert written[1] == written[0]
+        for slot in ("r", "two", "f", "new", "r"):
             drops = [_recv(to, made, "--drop-slot", "--slot", slot)[0] for to in both]
             assert drops[0] == drops[1]
 
 
-def _recv(to: list[str], database: Database, *flags: str) -> tuple[int, str]:
+def test_pg_recvlogical_of_16(pg15: Database, tmp_path: Path) -> None:
+    pg15.execute("CREATE TABLE t (a int)")
+    with serving(pg15, tmp_path) as (service, _):
+        server_dsn = conninfo_to_dict(pg15.dsn)
+        theirs = ["-h", str(server_dsn["host"]), "-p", str(server_dsn["port"])]
+        both = [
+            ["-h", "127.0.0.1", "-p", str(service.pg_port), "-U", "alice"],
+            [*theirs, "-U", str(server_dsn["user"])],
+        ]
+        create = ["--create-slot", "--slot", "s", "-P", "test_decoding", "--two-phase"]
+        assert [_recv(to, pg15, *create, major=16)[0] for to in both] == [0, 0]
+        pg15.execute("INSERT INTO t SELECT generate_series(1, 100)")
+        end = str(pg15.value("SELECT pg_current_wal_flush_lsn()::text"))
+        start = ["--start", "--slot", "s", "--no-loop", "-f", "-", "--endpos", end]
+        found, expected = (_recv(to, pg15, *start, major=16) for to in both)
+        assert found == expected
+        assert found[1].count("INSERT") == 100
+        drop = ["--drop-slot", "--slot", "s"]
+        assert [_recv(to, pg15, *drop, major=16)[0] for to in both] == [0, 0]
+
+
+def _recv(to: list[str], database: Database, *flags: str, major: int = 18) -> tuple[int, str]:
     done = subprocess.run(
-        [client("pg_recvlogical"), *to, "-d", database.name, *flags],
+        [client("pg_recvlogical", major), *to, "-d", database.name, *flags],
         env={**os.environ, "PGPASSWORD": "a password"},
         capture_output=True,
         text=True,

@@ -141,19 +141,19 @@ def test_exact_under_load(pg: Database, tmp_path: Path) -> None:
         pg.execute("COMMIT PREPARED 'p'")
         everything = [-1, *range(written[0])]
         for ours, reply in made:
-            ((name, point, snapshot, plugin),) = reply.rows
-            assert (name, plugin) == (name, "test_decoding")
+            ((slot, point, snapshot, plugin),) = reply.rows
+            assert plugin == "test_decoding"
             assert point is not None
             assert snapshot is not None
             with ours:
                 seen_rows = _seen(pg, snapshot)
                 assert len(seen_rows) not in (0, len(everything))
-                came = _streamed(ours, pg, str(name), point)
+                came = _streamed(ours, pg, str(slot), point)
             assert sorted(seen_rows + came) == everything
-        for number, (rows, client, point) in enumerate(through_sql):
+        for number, (rows, client, begin) in enumerate(through_sql):
             with client:
                 assert 0 < len(rows) < len(everything)
-                came = _streamed(client, pg, ("four", "five")[number], point)
+                came = _streamed(client, pg, ("four", "five")[number], begin)
             assert sorted(rows + came) == everything
 
 

@@ -69,7 +69,7 @@ def test_reads_what_it_reads_of_the_primary(pg15: Database, tmp_path: Path) -> N
     with serving(pg15, tmp_path) as (service, dsn):
         service.call("PATCH", "/users/alice", json={"run_sql": True})
         both = (pg15.dsn, dsn)
-        made = []
+        made: list[Any] = []
         for to in both:
             with closing(_connect(to)) as connection, connection.cursor() as cursor:
                 for slot, plugin in (("text", "test_decoding"), ("publishing", "pgoutput")):
@@ -103,7 +103,7 @@ def test_reads_what_it_reads_of_the_primary(pg15: Database, tmp_path: Path) -> N
                 with pytest.raises(psycopg2.ProgrammingError, match="does not exist"):
                     cursor.drop_replication_slot("text")
                 # consume_stream is ended by its consumer.
-                taken = []
+                taken: list[Any] = []
 
                 def consume(message: Any, taken: list[Any] = taken) -> None:
                     taken.append(message.payload)

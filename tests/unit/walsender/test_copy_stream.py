@@ -20,6 +20,7 @@ from spillway.walsender.handshake import Connection
 
 if TYPE_CHECKING:
     from spillway.service.interface import SlotStream
+    from spillway.walsender.streams import Reader
 
 
 def _frames(messages: list[bytes], plugin: str) -> list[tuple[int, bytes]]:
@@ -92,6 +93,12 @@ class Scripted:
     async def ended(self) -> None:
         await asyncio.Event().wait()
 
+    async def wanted(self) -> None:
+        await asyncio.Event().wait()
+
+    def heard(self) -> None:
+        """Nobody has asked."""
+
 
 def _batch(data: bytes, lsn: int, confirm_lsn: int, wal_end: int) -> StreamBatch:
     count = 1 if data else 0
@@ -113,7 +120,7 @@ async def _told(batches: list[StreamBatch], sent: list[bytes]) -> tuple[list[byt
     reader, writer = await asyncio.open_connection(sock=ours)
     client, to_server = await asyncio.open_connection(sock=theirs)
     source = Scripted(*batches)
-    connection = Connection(reader, writer, is_tls=False, end_point=None)
+    connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
     running = asyncio.create_task(CopyStream(connection, cast("SlotStream", source), 0, 0.0).run())
     try:
         await source.asked.wait()
@@ -198,12 +205,18 @@ class Endless:
     async def ended(self) -> None:
         await asyncio.Event().wait()
 
+    async def wanted(self) -> None:
+        await asyncio.Event().wait()
+
+    def heard(self) -> None:
+        """Nobody has asked."""
+
 
 async def _stalled() -> int:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     source = Endless()
-    connection = Connection(reader, writer, is_tls=False, end_point=None)
+    connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
     stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0)
     running = asyncio.create_task(stream.run())
     before = -1
