@@ -29,6 +29,7 @@ from harness.postgresql_subscription import (
 from harness.serve_process import ServeProcess
 from harness.tiers import deep
 from spillway.demo.private_postgres import free_port
+from spillway.errors import PrivatePostgresError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -312,13 +313,25 @@ def kill_service(stage: Stage, _: Subscription) -> None:
 
 
 def kill_publisher(_: Stage, subscription: Subscription) -> None:
-    subscription.publication.database.cluster.kill()
-    subscription.publication.database.cluster.start()
+    kill_server(subscription.publication.database.cluster)
 
 
 def kill_subscriber(_: Stage, subscription: Subscription) -> None:
-    subscription.database.cluster.kill()
-    subscription.database.cluster.start()
+    kill_server(subscription.database.cluster)
+
+
+def kill_server(cluster: Cluster) -> None:
+    """End it, and have it again once the last of its processes has let go of the shared memory."""
+    cluster.kill()
+    wait_until("the server is up again", lambda: is_started(cluster), cluster.log_tail)
+
+
+def is_started(cluster: Cluster) -> bool:
+    try:
+        cluster.start()
+    except PrivatePostgresError:
+        return False
+    return True
 
 
 KILLS = {"service": kill_service, "publisher": kill_publisher, "subscriber": kill_subscriber}
