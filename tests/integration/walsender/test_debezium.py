@@ -227,8 +227,11 @@ def _is(event: Event, table: str, operation: str) -> bool:
 
 
 def _in_order(events: list[Event]) -> list[tuple[str, str, str]]:
-    """What was streamed; what came again after a kill counts where it came first."""
-    return list(dict.fromkeys(event.compared(restarted=True) for event in events if not event.read))
+    """What was streamed, without tombstones, which are all alike; what came again after a kill
+    counts where it came first.
+    """
+    streamed = (event for event in events if event.value and not event.read)
+    return list(dict.fromkeys(event.compared(restarted=True) for event in streamed))
 
 
 def _as_tables(events: list[Event]) -> dict[str, dict[int, object]]:
