@@ -195,6 +195,7 @@ def test_over_kills(pg18: Database, tmp_path: Path, start_jvm: Callable[[], Jvm]
         oracle.wait_until(has_ended(1))
         engine.wait_until(has_ended(1))
     finally:
+        serve.kill()
         serve.stop()
     expected = _in_order(primary.events)
     found = _in_order(ours.events)
