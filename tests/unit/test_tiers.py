@@ -21,7 +21,7 @@ _TESTS: Final = Path(__file__).parents[1]
 LONG_ALONE: Final = {
     "kills, again and again; the first tier kills at chosen points: lake/test_crash, "
     "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver, "
-    "walsender/test_create_subscription": {
+    "walsender/test_create_subscription and walsender/test_pgjdbc": {
         "fault/test_carried_killed.py::test_open_transactions_survive",
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
@@ -32,6 +32,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_initial_load.py::test_killed",
         "integration/lake/test_maintenance.py::test_what_is_set_aside",
         "integration/walsender/test_create_subscription.py::test_killed",
+        "integration/walsender/test_debezium.py::test_over_kills",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
         "integration/lake/test_random_changes.py::test_random_changes",

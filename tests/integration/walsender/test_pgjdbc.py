@@ -147,6 +147,11 @@ def _kill_readers(database: Database, door: Door, start_jvm: Callable[[], Jvm], 
         for _ in range(kills):
             reader = stream(jvm, connect(jvm, door, replication=True), "jdbc", PGOUTPUT)
             _keep(reader, kept, _has(kept, len(kept) + 30))
+            # It dies right after it has confirmed what a keepalive said.
+            for _ in range(3):
+                pending(reader)
+                reader.forceUpdateStatus()
+                time.sleep(0.02)
             jvm.kill()
             jvm = start_jvm()
     produced = {number for (number,) in database.query("SELECT id FROM t")}
@@ -175,7 +180,10 @@ def _keep(reader: Any, kept: set[int], enough: Callable[[], bool]) -> None:
             assert number not in session
             session.add(number)
             kept.add(number)
-        if message is None or message.data[:1] == b"C":
+        if message is None:
+            # With what the driver has confirmed by itself.
+            reader.forceUpdateStatus()
+        elif message.data[:1] == b"C":
             confirm(reader)
 
 
