@@ -84,9 +84,35 @@ class ReplicationClient:
         replies = []
         while (result := self._result()) is not None:
             replies.append(_reply(result))
-            if replies[-1].status == "COPY_BOTH":
+            if replies[-1].status.startswith("COPY_"):
                 break
         return replies[0]
+
+    def copy_in(self, command: str, data: bytes) -> Reply:
+        """Run a COPY FROM STDIN, and give what comes of it."""
+        assert self.run(command).status == "COPY_IN"
+        self.pgconn.put_copy_data(data)
+        self.pgconn.put_copy_end()
+        replies = []
+        while (result := self._result()) is not None:
+            replies.append(_reply(result))
+        return replies[-1]
+
+    def copy_out(self, command: str) -> bytes:
+        """Run a COPY TO STDOUT, and give what comes."""
+        assert self.run(command).status == "COPY_OUT"
+        pieces = []
+        while True:
+            size, data = self.pgconn.get_copy_data(1)
+            if size < 0:
+                break
+            if size == 0:
+                self._wait()
+                self.pgconn.consume_input()
+            pieces.append(bytes(data))
+        while self._result() is not None:
+            pass
+        return b"".join(pieces)
 
     def run_extended(self, command: str) -> Reply:
         """Run a command by the extended protocol."""

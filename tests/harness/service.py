@@ -132,6 +132,7 @@ def service_in_process(
     tls: TlsFiles | None = None,
     asked_with: ssl.SSLContext | None = None,
     client_timeout_s: float = 60.0,
+    sql_connections: int = 50,
 ) -> Iterator[Service]:
     """Run the whole service on a thread of this process; with *tls* it is asked with
     *asked_with*.
@@ -142,6 +143,7 @@ def service_in_process(
         grpc_port=0,
         pg_port=0,
         client_timeout_s=client_timeout_s,
+        sql_connections=sql_connections,
         token=token,
         tls=tls,
         metadata_url=metadata_url,

@@ -20,6 +20,7 @@ from spillway.walsender.handshake import Connection
 
 if TYPE_CHECKING:
     from spillway.service.interface import SlotStream
+    from spillway.walsender.streams import Reader
 
 
 def _frames(messages: list[bytes], plugin: str) -> list[tuple[int, bytes]]:
@@ -113,7 +114,7 @@ async def _told(batches: list[StreamBatch], sent: list[bytes]) -> tuple[list[byt
     reader, writer = await asyncio.open_connection(sock=ours)
     client, to_server = await asyncio.open_connection(sock=theirs)
     source = Scripted(*batches)
-    connection = Connection(reader, writer, is_tls=False, end_point=None)
+    connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
     running = asyncio.create_task(CopyStream(connection, cast("SlotStream", source), 0, 0.0).run())
     try:
         await source.asked.wait()
@@ -209,7 +210,7 @@ async def _stalled() -> int:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     source = Endless()
-    connection = Connection(reader, writer, is_tls=False, end_point=None)
+    connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
     stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0)
     running = asyncio.create_task(stream.run())
     before = -1

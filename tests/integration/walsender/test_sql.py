@@ -1,0 +1,548 @@
+# ruff: noqa: E501, ISC004 - statements stand as clients send them
+"""SQL through the port: the same bytes as from the server itself, and what is ours of slots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import struct
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg import pq
+
+from harness.pg_port import PASSWORD, create_user, dsn_of, serving
+from harness.replication_client import ReplicationClient
+from harness.servers import client
+from spillway.walsender.messages import message, query
+from spillway.walsender.sql.upstream import Upstream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.cluster import Database
+
+SCRIPT = r"""
+\set VERBOSITY verbose
+CREATE TABLE t (a int PRIMARY KEY, b text);
+\d t
+\copy t FROM STDIN
+1	one
+2	zwei
+3	\N
+\.
+COPY t FROM STDIN;
+4	four
+no number	x
+\.
+SELECT * FROM t ORDER BY a;
+\copy (SELECT * FROM t ORDER BY a) TO STDOUT WITH (FORMAT csv, HEADER)
+SELECT 1; SELECT 2 \; SELECT 3;
+DO $$BEGIN RAISE NOTICE 'noted %', 1; RAISE WARNING 'warned'; END$$;
+BEGIN;
+SELECT 1/0;
+SELECT 1;
+ROLLBACK;
+\echo :SERVER_VERSION_NUM :ENCODING
+SET client_encoding = 'LATIN1';
+SHOW client_encoding;
+RESET client_encoding;
+PREPARE p (int) AS SELECT b FROM t WHERE a = $1;
+EXECUTE p (2);
+SELECT b, $1 FROM t WHERE a = 1 \bind x \g
+LISTEN c;
+NOTIFY c, 'heard';
+\dt
+SELECT length(repeat('x', 3000000));
+DROP TABLE t;
+"""
+
+
+def test_psql(pg: Database, tmp_path: Path) -> None:
+    with serving(pg, tmp_path) as (service, _):
+        service.call("PATCH", "/users/alice", json={"run_sql": True})
+        found = _psql(pg, port=service.pg_port or 0, user="alice", script=SCRIPT)
+        expected = _psql(pg, port=int(pg.cluster.port), user="postgres", script=SCRIPT)
+        assert _masked(found) == _masked(expected)
+        assert "zwei" in found[1]
+        assert "noted 1" in found[2]
+
+
+def _psql(database: Database, *, port: int, user: str, script: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [client("psql"), "-X", "-h", "127.0.0.1", "-p", str(port), "-U", user, "-d", database.name],
+        env={**os.environ, "PGPASSWORD": PASSWORD},
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def _masked(output: tuple[int, str, str]) -> tuple[object, ...]:
+    return tuple(
+        re.sub("PID [0-9]+", "PID", text) if isinstance(text, str) else text for text in output
+    )
+
+
+def _parse(name: bytes, text: bytes, *types: int) -> bytes:
+    return message(
+        b"P", name + b"\0" + text + b"\0" + struct.pack(f">H{len(types)}I", len(types), *types)
+    )
+
+
+def _bind(portal: bytes, name: bytes, *values: bytes, formats: tuple[int, ...] = ()) -> bytes:
+    body = portal + b"\0" + name + b"\0" + struct.pack(f">H{len(formats)}H", len(formats), *formats)
+    body += struct.pack(">H", len(values))
+    body += b"".join(struct.pack(">i", len(value)) + value for value in values)
+    return message(b"B", body + b"\0\0")
+
+
+def _execute(portal: bytes, rows: int = 0) -> bytes:
+    return message(b"E", portal + b"\0" + struct.pack(">i", rows))
+
+
+SYNC = message(b"S")
+#: What a client sends before it reads on, and how many ReadyForQuery it waits for.
+EXCHANGES = [
+    (query("SELECT 1; SELECT 'two'; "), 1),
+    (query(""), 1),
+    (query("-- nothing"), 1),
+    (query("SELECT 1; SELECT nothing; SELECT 3"), 1),
+    (query("BEGIN") + _parse(b"", b"SELECT $1::int + 1") + _bind(b"", b"", b"41")
+     + message(b"D", b"P\0") + _execute(b"") + SYNC + query("COMMIT"), 3),
+    (_parse(b"s", b"SELECT generate_series(1, $1::int)", 23) + message(b"D", b"Ss\0")
+     + message(b"H") + _bind(b"p", b"s", struct.pack(">i", 5), formats=(1,)) + _execute(b"p", 2)
+     + _execute(b"p", 2) + _execute(b"p") + message(b"C", b"Pp\0") + message(b"C", b"Ss\0")
+     + SYNC, 1),
+    (_parse(b"", b"SELECT wrong") + _bind(b"", b"") + _execute(b"") + SYNC + query("SELECT 2"), 2),
+    (_bind(b"", b"no such statement") + SYNC, 1),
+    (query("CREATE TEMP TABLE c (i int); COPY c FROM STDIN") + message(b"d", b"1\n2\n")
+     + message(b"H") + SYNC + message(b"d", b"3\n") + message(b"c"), 1),
+    (query("COPY c FROM STDIN") + message(b"f", b"no more\0"), 1),
+    (query("COPY c FROM STDIN; SELECT 1") + message(b"d", b"x\n") + message(b"c"), 1),
+    (query("COPY c TO STDOUT"), 1),
+    (query("SET DateStyle = 'German'; SELECT date '2026-11-23'"), 1),
+    (message(b"F", struct.pack(">IHHHi", 1396, 0, 1, 4, 0)[:-4] + b"\0\0"), 1),
+    (query("SELECT repeat('long', 600000)"), 1),
+    (query(f"SELECT length('{'x' * 2_500_000}')"), 1),
+]  # fmt: skip
+
+
+def test_bytes_are_the_servers_own(pg18: Database, tmp_path: Path) -> None:
+    with serving(pg18, tmp_path) as (service, _):
+        create_user(service, "bob", pg18.name, run_sql=True)
+        port = dsn_of(service, "bob", pg18.name)
+
+        async def both() -> None:
+            theirs = await Upstream.open(pg18.dsn, {"application_name": "x"})
+            ours = await Upstream.open(port, {"application_name": "x"})
+            assert ours.statuses == theirs.statuses
+            try:
+                for number, (sent, ready) in enumerate(EXCHANGES):
+                    expected = await _answer(theirs, sent, ready)
+                    assert await _answer(ours, sent, ready) == expected, (number, sent[:80])
+            finally:
+                ours.abort()
+                theirs.abort()
+
+        asyncio.run(asyncio.wait_for(both(), 60))
+
+
+async def _answer(upstream: Upstream, sent: bytes, ready: int) -> bytes:
+    """Send, and return what comes back."""
+    writing = asyncio.create_task(upstream.write(sent))
+    answer = b""
+    while ready:
+        kind, body = await upstream.read_message(1 << 24)
+        answer += message(kind, body)
+        ready -= kind == b"Z"
+    await writing
+    return answer
+
+
+def test_drivers(pg15: Database, tmp_path: Path) -> None:
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "bob", pg15.name, run_sql=True)
+        dsn = dsn_of(service, "bob", pg15.name)
+        with psycopg.connect(dsn, autocommit=True) as bob, pg15.connect() as direct:
+            assert bob.info.backend_pid == bob.execute("SELECT pg_backend_pid()").fetchone()[0]  # type: ignore[index]
+            # Both ways, more than any buffer holds.
+            bob.execute("CREATE TABLE big (i int, t text)")
+            with bob.cursor().copy("COPY big FROM STDIN") as copy:
+                for number in range(20_000):
+                    copy.write_row((number, "x" * 200))
+            with bob.cursor().copy("COPY big TO STDOUT") as copy:
+                assert sum(len(piece) for piece in copy) > 4_000_000
+            assert direct.execute("SELECT count(*) FROM big").fetchone() == (20_000,)
+            # A pipeline, read while it is written.
+            with bob.pipeline(), bob.cursor() as cursor:
+                for number in range(300):
+                    cursor.execute("SELECT %s::int, repeat('y', 20000)", [number])
+            # Cancel.
+            timer = threading.Timer(0.2, bob.cancel_safe)
+            timer.start()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                bob.execute("SELECT pg_sleep(60)")
+            timer.join()
+            # Notifications come from others, and while nothing is asked.
+            bob.execute("LISTEN news")
+            direct.execute("NOTIFY news, 'of today'")
+            (heard,) = bob.notifies(timeout=30, stop_after=1)
+            assert heard.payload == "of today"
+            # Prepared, and by a cursor of the server's.
+            for _ in range(2):
+                cursor = bob.execute("SELECT %s::text || 'b'", ["a"], prepare=True)
+                assert cursor.fetchone() == ("ab",)
+            with bob.transaction(), bob.cursor(name="c") as named:
+                named.execute("SELECT i FROM big ORDER BY i")
+                assert named.fetchmany(2) == [(0,), (1,)]
+            direct.execute("DROP TABLE big")
+
+
+def test_who_ends_first(pg15: Database, tmp_path: Path) -> None:
+    with serving(pg15, tmp_path, sql_connections=2) as (service, dsn):
+        create_user(service, "bob", pg15.name, run_sql=True)
+        bobs = dsn_of(service, "bob", pg15.name)
+        # Without the right.
+        with pytest.raises(psycopg.OperationalError, match="permission denied to run SQL"):
+            psycopg.connect(dsn)
+        # The backend ends: the client is told in its words, in a statement and between two.
+        with psycopg.connect(bobs, autocommit=True) as bob:
+            pid = bob.info.backend_pid
+            threading.Timer(
+                0.2, lambda: pg15.execute(f"SELECT pg_terminate_backend({pid})")
+            ).start()
+            with pytest.raises(psycopg.errors.AdminShutdown):
+                bob.execute("SELECT pg_sleep(60)")
+        with ReplicationClient(bobs) as bob_too:
+            pid_text = bob_too.run("SELECT pg_backend_pid()").rows[0][0]
+            pg15.execute(f"SELECT pg_terminate_backend({pid_text}, 30000)")
+            with pytest.raises(psycopg.OperationalError, match="due to administrator command"):
+                bob_too.run("SELECT 1")
+        # The client ends, with a transaction open and a lock held: both are gone.
+        pg15.execute("CREATE TABLE locked (i int)")
+        for connect in (psycopg.connect, ReplicationClient):
+            connection = connect(bobs)
+            if isinstance(connection, ReplicationClient):
+                connection.run("BEGIN")
+                connection.run("LOCK TABLE locked")
+                pgconn = connection.pgconn
+            else:
+                connection.execute("LOCK TABLE locked")
+                pgconn = connection.pgconn
+            pgconn.finish()
+            with pg15.connect(autocommit=False) as direct:
+                direct.execute("SET lock_timeout = '30s'")
+                direct.execute("LOCK TABLE locked")
+        # No more than there may be.
+        with psycopg.connect(bobs), psycopg.connect(bobs):
+            with pytest.raises(psycopg.OperationalError, match="too many connections for SQL"):
+                psycopg.connect(bobs)
+            with ReplicationClient(bobs) as third:
+                refused = third.run("SELECT 1").failure
+                assert refused is not None
+                assert refused.sqlstate == "53300"
+                assert third.run("IDENTIFY_SYSTEM").failure is None
+        _wait_until_free(bobs)
+
+
+def _wait_until_free(dsn: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(dsn).close()
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
+
+
+#: On a walsender: what it says, and the transaction's status after it.
+IN_BLOCKS = [
+    "SELECT pg_catalog.set_config('search_path', '', false);",
+    "SHOW search_path",
+    'SHOW "client_encoding";',
+    "SELECT 1; SELECT 2",
+    "",
+    "identify_system",
+    "BEGIN",
+    "SHOW transaction_isolation",
+    "START_REPLICATION SLOT none LOGICAL 0/0",
+    "SHOW wal_level",
+    "IDENTIFY_SYSTEM x",
+    "SELECT 1",
+    "COMMIT",
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    "DROP_REPLICATION_SLOT none",
+    "DROP_REPLICATION_SLOT none",
+    "ROLLBACK",
+    "BEGIN",
+    "SELECT 1/0",
+    "START_REPLICATION SLOT none LOGICAL 0/0",
+    "ROLLBACK",
+    "SET statement_timeout = 90000; CREATE TEMP TABLE p (i int);",
+    "SHOW statement_timeout;",
+    "SET statement_timeout = '0'; DROP TABLE p; SELECT 1/0;",
+    "SHOW statement_timeout",
+    "START_REPLICATION_ SLOT",
+    "/* a comment */ SHOW wal_level",
+]
+
+
+def test_replication_connections(pg: Database, tmp_path: Path) -> None:
+    with serving(pg, tmp_path) as (service, _):
+        create_user(service, "bob", pg.name, run_sql=True)
+        given = "options='-c intervalstyle=postgres_verbose -c statement_timeout=5min'"
+        bobs = f"{dsn_of(service, 'bob', pg.name)} {given}"
+        with ReplicationClient(bobs) as ours, ReplicationClient(f"{pg.dsn} {given}") as theirs:
+            for command in IN_BLOCKS:
+                expected = theirs.run(command), theirs.pgconn.transaction_status
+                assert (ours.run(command), ours.pgconn.transaction_status) == expected, command
+            for connection in (theirs, ours):
+                connection.run("CREATE TEMP TABLE copied (i int)")
+                assert connection.copy_in("COPY copied FROM STDIN", b"1\n2\n").tag == "COPY 2"
+                failed = connection.copy_in("COPY copied FROM STDIN", b"x\n").failure
+                assert failed is not None
+                assert failed.sqlstate == "22P02"
+                assert connection.copy_out("COPY copied TO STDOUT") == b"1\n2\n"
+            # The extended protocol's refusal fails a block, too.
+            for connection in (theirs, ours):
+                connection.run("BEGIN")
+                assert connection.run_extended("SELECT 1").failure is not None
+                assert connection.pgconn.transaction_status == pq.TransactionStatus.INERROR
+                connection.run("ROLLBACK")
+        # A connection without a database.
+        physical = [
+            ReplicationClient(dsn, replication="true")
+            for dsn in (pg.dsn, dsn_of(service, "bob", "main"))
+        ]
+        for command in (
+            "SELECT 1",
+            "",
+            "SHOW wal_level",
+            "DROP_REPLICATION_SLOT none",
+            "READ_REPLICATION_SLOT none",
+            "CREATE_REPLICATION_SLOT s LOGICAL test_decoding NOEXPORT_SNAPSHOT",
+        ):
+            expected_reply, found_reply = (one.run(command) for one in physical)
+            assert found_reply == expected_reply, command
+        expected_reply, found_reply = (one.run("IDENTIFY_SYSTEM") for one in physical)
+        assert found_reply.columns == expected_reply.columns
+        assert found_reply.rows[0][3] is None
+        for one in physical:
+            one.pgconn.finish()
+
+
+def test_slots(pg: Database, tmp_path: Path) -> None:
+    """The same statements on both sides, in the forms that clients have: columns, types and what
+    is not of time and place are the same.
+    """
+    with serving(pg, tmp_path) as (service, _):
+        create_user(service, "bob", pg.name, run_sql=True, manage_slots=True)
+        pg.execute("CREATE TABLE t (i int)")
+        bobs = dsn_of(service, "bob", pg.name)
+        with (
+            psycopg.connect(bobs, autocommit=True) as ours,
+            pg.connect() as theirs,
+            ReplicationClient(bobs) as simple,
+        ):
+            for statement, given in _statements("s"):
+                if statement.startswith("INSERT"):
+                    pg.execute(statement)
+                    service.wait_decoded("s", pg)
+                    continue
+                expected = _outcome(theirs, statement, given)
+                assert _outcome(ours, statement, given) == expected, statement
+            for statement, _ in _statements("r"):
+                if "%s" in statement:
+                    continue
+                if statement.startswith("INSERT"):
+                    pg.execute(statement)
+                    service.wait_decoded("r", pg)
+                    continue
+                reply = simple.run(statement)
+                expected_reply = theirs.pgconn.exec_(statement.encode())
+                columns = tuple(
+                    ((expected_reply.fname(at) or b"").decode(), expected_reply.ftype(at))
+                    for at in range(expected_reply.nfields)
+                )
+                assert reply.columns == columns, statement
+                assert len(reply.rows) == expected_reply.ntuples, statement
+            assert ours.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
+
+
+def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
+    """Forms of the field: drivers with parameters, and without."""
+    constant: list[tuple[str, list[object] | None]] = [
+        (f"SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')", None),
+        ("SELECT * FROM pg_replication_slots WHERE NOT starts_with(slot_name::text, 'sp')", None),
+        (
+            f"SELECT r.slot_name, r.active FROM pg_catalog.\"pg_replication_slots\" AS r WHERE r.slot_name = '{slot}'",
+            None,
+        ),
+        ("INSERT INTO t VALUES (1), (2)", None),
+        (
+            f"SELECT data FROM pg_logical_slot_peek_changes('{slot}', NULL, NULL, 'include-xids', '0')",
+            None,
+        ),
+        (
+            f"SELECT * FROM pg_logical_slot_get_binary_changes('{slot}', NULL, 1) AS c (l, x, d)",
+            None,
+        ),
+        (f"SELECT count(*) FROM pg_logical_slot_get_changes('{slot}', NULL, NULL)", None),
+        (f"SELECT pg_drop_replication_slot('{slot}')", None),
+        (f"SELECT pg_drop_replication_slot('{slot}')", None),
+        (
+            f"SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)",
+            None,
+        ),
+        (
+            f"SELECT data FROM pg_logical_slot_peek_changes('{slot}', NULL, NULL, "
+            "'proto_version', '1', 'publication_names', 'p')",
+            None,
+        ),
+        (f"SELECT * FROM pg_copy_logical_replication_slot('{slot}', '{slot}_2')", None),
+        (
+            f"SELECT slot_name FROM pg_replication_slot_advance('{slot}', pg_current_wal_lsn())",
+            None,
+        ),
+        (
+            f"SELECT 1, pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}_2'",
+            None,
+        ),
+        (
+            f"SELECT pg_drop_replication_slot(r.slot_name) FROM pg_replication_slots r WHERE r.slot_name = '{slot}'",
+            None,
+        ),
+        (
+            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'",
+            None,
+        ),
+        ("SELECT pg_terminate_backend(0)", None),
+        ("SELECT 'pg_replication_slots'::regclass::text, 1 AS pg_replication_slots", None),
+        ("WITH pg_replication_slots AS (SELECT 1 AS one) SELECT * FROM pg_replication_slots", None),
+    ]
+    bound: list[tuple[str, list[object] | None]] = [
+        (
+            "SELECT * FROM pg_create_logical_replication_slot(%s, %s, %s)",
+            [f"{slot}_3", "test_decoding", False],
+        ),
+        (
+            "SELECT slot_name, plugin, database, active FROM pg_replication_slots WHERE slot_name = %s AND plugin = %s",
+            [f"{slot}_3", "test_decoding"],
+        ),
+        (
+            "SELECT (row_to_json(s)->>'slot_name')::text FROM pg_replication_slots s, pg_stat_activity a WHERE slot_name = %s AND a.pid = pg_backend_pid()",
+            [f"{slot}_3"],
+        ),
+        ("SELECT * FROM pg_replication_slot_advance(%s, %s)", [f"{slot}_3", "0/1"]),
+        (
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+            [f"{slot}_3"],
+        ),
+        ("SELECT pg_drop_replication_slot(%s)", [f"{slot}_3"]),
+    ]
+    return constant + bound
+
+
+def _outcome(
+    connection: psycopg.Connection[tuple[object, ...]], statement: str, given: list[object] | None
+) -> object:
+    try:
+        cursor = connection.execute(statement.encode(), given)
+    except psycopg.Error as error:
+        return error.sqlstate, re.sub("0/[0-9A-F]+", "LSN", error.diag.message_primary or "")
+    columns = [(column.name, column.type_code) for column in cursor.description or ()]
+    rows = [
+        tuple(
+            re.sub("[0-9]+", "n", re.sub("[0-9A-F]+/[0-9A-F]+", "LSN", str(value)))
+            if column.type_code != 16
+            else value
+            for value, column in zip(row, cursor.description or (), strict=True)
+            if column.name not in _OF_TIME_AND_PLACE
+        )
+        for row in cursor.fetchall()
+    ]
+    return columns, rows, cursor.statusmessage
+
+
+#: Ours pin nothing of the catalog, and what is retained is ours to say.
+_OF_TIME_AND_PLACE = {"catalog_xmin", "safe_wal_size"}
+
+
+async def _describe(dsn: str) -> None:
+    upstream = await Upstream.open(dsn, {})
+    statement = b"SELECT slot_name FROM pg_replication_slots WHERE plugin = $1"
+    described = _parse(b"d", statement) + message(b"D", b"Sd\0") + SYNC
+    answer = await _answer(upstream, described, 1)
+    assert message(b"t", struct.pack(">HI", 1, 19)) in answer
+    upstream.abort()
+
+
+def test_prepared_statements_are_fresh(pg15: Database, tmp_path: Path) -> None:
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "bob", pg15.name, run_sql=True, manage_slots=True)
+        with psycopg.connect(dsn_of(service, "bob", pg15.name), autocommit=True) as bob:
+            statement = "SELECT slot_name, active FROM pg_replication_slots WHERE plugin = %s"
+
+            def slots() -> list[tuple[object, ...]]:
+                return bob.execute(statement, ["test_decoding"], prepare=True).fetchall()
+
+            assert slots() == []
+            service.create_slot("new", pg15.name)
+            assert slots() == [("new", False)]
+            # Describe tells of the client's own parameters alone.
+            asyncio.run(_describe(dsn_of(service, "bob", pg15.name)))
+            # Whoever streams is seen, and can be ended.
+            with ReplicationClient(dsn_of(service, "bob", pg15.name)) as streaming:
+                streaming.start("new")
+                assert slots() == [("new", True)]
+                found = bob.execute(
+                    "SELECT r.state, s.slot_name FROM pg_stat_replication r "
+                    "JOIN pg_replication_slots s ON s.active_pid = r.pid"
+                ).fetchall()
+                assert ("streaming", "new") in found
+                ended = bob.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+                    "WHERE slot_name = %s",
+                    ["new"],
+                ).fetchall()
+                assert ended == [(True,)]
+            assert slots() == [("new", False)]
+            # The source's own of the same name is not seen, any other one is.
+            for name in ("new", "old"):
+                pg15.execute(
+                    "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [name]
+                )
+            assert sorted(slots()) == [("new", False), ("old", False)]
+            pg15.execute("SELECT pg_drop_replication_slot('new')")
+            assert bob.execute("SELECT pg_drop_replication_slot('old')").fetchall() == [("",)]
+            assert (
+                pg15.value("SELECT count(*) FROM pg_replication_slots WHERE plugin IS NOT NULL")
+                == 0
+            )
+            service.slot("new")
+            # Forms that can't be served are refused, and say what can.
+            for refused in (
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots",
+                "PREPARE p AS SELECT * FROM pg_replication_slots",
+                "SELECT 1; SELECT pg_drop_replication_slot('new')",
+            ):
+                with pytest.raises(psycopg.errors.FeatureNotSupported) as error:
+                    bob.execute(refused.encode())
+                assert error.value.diag.message_hint
+            # Of a user who may not make slots.
+            create_user(service, "carol", pg15.name, run_sql=True)
+            with psycopg.connect(dsn_of(service, "carol", pg15.name)) as carol:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    carol.execute("SELECT pg_drop_replication_slot('new')")
+                assert carol.info.transaction_status == pq.TransactionStatus.INERROR

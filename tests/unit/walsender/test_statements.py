@@ -1,0 +1,108 @@
+"""Where a statement speaks of slots: what is replaced, and what only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spillway.walsender.failures import WireError
+from spillway.walsender.sql.statements import may_speak_of_slots, rewrite
+from spillway.walsender.sql.tokens import tokens_of
+
+UNTOUCHED = [
+    "SELECT 'FROM pg_replication_slots'",
+    "SELECT 1 -- FROM pg_replication_slots",
+    "SELECT /* FROM /* pg_replication_slots */ */ 1 FROM t",
+    "SELECT $$ FROM pg_replication_slots $$, $x$ FROM pg_stat_replication $$ $x$",
+    "SELECT E'\\' FROM pg_replication_slots'",
+    "SELECT pg_replication_slots FROM t",
+    "SELECT * FROM mine.pg_replication_slots",
+    'SELECT * FROM "PG_REPLICATION_SLOTS"',
+    "WITH pg_replication_slots AS (SELECT 1) SELECT * FROM pg_replication_slots",
+    "CREATE VIEW v AS SELECT * FROM pg_replication_slots",
+    "DROP TABLE pg_replication_slots",
+    "SELECT * FROM pg_stat_replication_slots",
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity",
+    "SELECT 'no end, pg_replication_slots",
+]
+
+
+@pytest.mark.parametrize("text", UNTOUCHED)
+def test_untouched(text: str) -> None:
+    assert may_speak_of_slots(text.encode())
+    assert rewrite(text, 18) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "around"),
+    [
+        ("SELECT * FROM pg_replication_slots", ("SELECT * FROM ", " AS pg_replication_slots")),
+        ("select * from PG_CATALOG.Pg_Replication_Slots s;", ("select * from ", " s;")),
+        ("SELECT * FROM a, pg_replication_slots AS r (x) WHERE y", ("SELECT * FROM a, ", " AS r (x) WHERE y")),  # noqa: E501
+        ("SELECT * FROM (a JOIN pg_replication_slots ON true)", ("SELECT * FROM (a JOIN ", " AS pg_replication_slots ON true)")),  # noqa: E501
+        ("SELECT (SELECT count(*) FROM pg_replication_slots), 2", ("SELECT (SELECT count(*) FROM ", " AS pg_replication_slots), 2")),  # noqa: E501
+        ("TABLE pg_replication_slots", ("SELECT * FROM ", " AS pg_replication_slots")),
+        ("COPY (TABLE pg_replication_slots) TO STDOUT", ("COPY (SELECT * FROM ", " AS pg_replication_slots) TO STDOUT")),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_replaced(text: str, around: tuple[str, str]) -> None:
+    statement = rewrite(text, 18)
+    assert statement is not None
+    before, after = around
+    assert statement.text.startswith(before + "(SELECT slot_name, plugin, ")
+    assert statement.text.endswith(")" + after)
+
+
+def test_columns_are_of_the_major() -> None:
+    def columns(major: int) -> str:
+        statement = rewrite("SELECT * FROM pg_replication_slots", major)
+        assert statement is not None
+        return statement.text[: statement.text.index(" FROM pg_catalog")]
+
+    assert columns(14) == columns(15)
+    assert columns(14).endswith("two_phase")
+    assert columns(16).endswith("two_phase, conflicting")
+    assert "two_phase, inactive_since, conflicting, invalidation_reason" in columns(17)
+    assert "two_phase, two_phase_at, inactive_since" in columns(18)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT pg_drop_replication_slot(lower('A'))",
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots",
+        "SELECT pg_drop_replication_slot('a'), pg_drop_replication_slot('b')",
+        "SELECT 1; SELECT pg_drop_replication_slot('a')",
+        "PREPARE p AS SELECT * FROM pg_replication_slots",
+    ],
+)
+def test_refused(text: str) -> None:
+    with pytest.raises(WireError) as refused:
+        rewrite(text, 18)
+    assert refused.value.sqlstate == "0A000"
+    assert refused.value.hint
+
+
+def test_calls() -> None:
+    statement = rewrite("SELECT * FROM pg_replication_slot_advance($1, '0/1'::pg_lsn)", 18)
+    assert statement is not None
+    assert statement.call is not None
+    assert [(value.text, value.parameter) for value in statement.call.arguments] == [
+        (None, 1),
+        ("0/1", 0),
+    ]
+    assert statement.parameters == 1
+    rows = "SELECT pg_drop_replication_slot(r.slot_name) FROM pg_replication_slots r WHERE r.slot_name = $1"  # noqa: E501
+    of_rows = rewrite(rows, 18)
+    assert of_rows is not None
+    assert of_rows.call is not None
+    assert of_rows.call.of_slot is not None
+    assert of_rows.call.of_slot.parameter == 1
+
+
+def test_tokens_keep_positions() -> None:
+    text = 'SELECT \xe4."B""b", $1::x, U&\'x\' || $t$ \' $t$ -- end'
+    tokens = tokens_of(text)
+    assert tokens is not None
+    assert [text[token.start : token.end] for token in tokens] == [
+        "SELECT", "\xe4", ".", '"B""b"', ",", "$1", "::", "x", ",", "U&'x'", "|", "|", "$t$ ' $t$",
+    ]  # fmt: skip
