@@ -65,7 +65,8 @@ def test_who_comes_in(pg15: Database, tmp_path: Path) -> None:
                 dsn_of(service, user, name, "wrong")
             )
         assert "permission denied to run SQL commands" in _refusal(dsn, "false")
-        assert "physical replication connections are not supported" in _refusal(dsn, "true")
+        with ReplicationClient(dsn, replication="true") as physical:
+            assert physical.run("IDENTIFY_SYSTEM").rows[0][3] is None
 
         # Who has left comes in no more, and a verifier is taken over from PostgreSQL.
         pg15.execute("CREATE ROLE bob PASSWORD 'ﬁve ways\u00a0in'")
