@@ -237,8 +237,10 @@ class Commands:
             ("xlogpos", TEXT),
             ("dbname", TEXT),
         )
-        # A standby says how far it has WAL, too.
-        position = str(source.flushed_lsn)
+        # A standby says how far it has WAL, too. What is decoded may be ahead of what is synced,
+        # and clients that read up to here shall have it.
+        decoded = [one.decoded_lsn for one in source.sessions if one.decoded_lsn is not None]
+        position = str(max([source.flushed_lsn, *decoded]))
         return Answer(
             columns, (source.system_id, str(source.timeline), position, self._database.name or None)
         )
