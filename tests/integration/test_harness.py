@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_forks_are_counted() -> None:
     subprocess.run(["true"], check=True, start_new_session=True, umask=0o077)
     assert forks() == before
     # Popen's word for it is not for programs that stay: see test_architecture.py.
-    arguments = {"user": os.geteuid()}
+    arguments: dict[str, Any] = {"user": os.geteuid()}
     subprocess.run(["true"], check=True, **arguments)
     assert forks() == before + 1
 

@@ -28,7 +28,7 @@ REST_SPEECH = re.compile(
 )
 #: Modules whose hints are read by whoever writes to the wire, never by a person at a command or a
 #: page.
-WIRE = {"stream/change_stream.py"}
+WIRE = {"stream/change_stream.py", "walsender/sql/statements.py"}
 
 
 def _text(node: ast.expr) -> str | None:
