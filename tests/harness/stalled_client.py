@@ -81,7 +81,13 @@ def _main(address: str) -> None:
         slot, batch_bytes = line.split()
         channel = grpc.insecure_channel(
             address,
-            [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)],
+            [
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_receive_message_length", -1),
+                # On a machine that is busy it finds that a hundred MB are under way at a time, and
+                # takes as much, though nobody reads.
+                ("grpc.http2.bdp_probe", 0),
+            ],
         )
         channels.append(channel)
         call = channel.stream_stream(

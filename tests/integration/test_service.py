@@ -590,6 +590,7 @@ def test_other_options_of_a_slot(service: Service, table: Database) -> None:
         next(stream)
         problem = service.problem("PATCH", "/slots/s", json={"options": {}})
         assert problem["code"] == "slot_active"
+    wait_until(lambda: not service.slot("s")["active"], "its stream has not left it")
     assert service.slot("s")["options"] == {"include-xids": "0"}
 
 
