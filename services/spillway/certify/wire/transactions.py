@@ -13,9 +13,11 @@ the transaction's, whatever subtransaction they are of, so that those of one tha
 there if they were streamed before.
 
 Whether there is an Origin is a cut's matter, too, but of transactions that were streamed alone: a
-whole one has the origin of its commit, and a first part that of the first change in it
-(ReorderBufferProcessTXN). A change that is PostgreSQL's own has none, such as the command counter's
-and the invalidations that a CREATE TABLE begins with. So an Origin that one side alone has is
+whole one has the origin of its commit, and PostgreSQL's first part that of the first change in it
+(ReorderBufferProcessTXN). A message has none, nor has a change that is PostgreSQL's own, such as
+the command counter's and the invalidations that a CREATE TABLE begins with. Our first part has the
+origin of the record that makes it due, so that it may have one where PostgreSQL's, cut at the same
+place, has none. So an Origin that one side alone has is
 passed over if either side streamed the transaction (:func:`without_lone_origin`).
 
 Changes wait for their transaction's end in a file, once they are more than a little.
