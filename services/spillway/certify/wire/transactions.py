@@ -12,11 +12,20 @@ an Origin (a part does not know it yet), transactions without changes, what was 
 the transaction's, whatever subtransaction they are of, so that those of one that aborted later are
 there if they were streamed before.
 
+Whether there is an Origin is a cut's matter, too, but of transactions that were streamed alone: a
+whole one has the origin of its commit, and PostgreSQL's first part that of the first change in it
+(ReorderBufferProcessTXN). A message has none, nor has a change that is PostgreSQL's own, such as
+the command counter's and the invalidations that a CREATE TABLE begins with. Our first part has the
+origin of the record that makes it due, so that it may have one where PostgreSQL's, cut at the same
+place, has none. So an Origin that one side alone has is
+passed over if either side streamed the transaction (:func:`without_lone_origin`).
+
 Changes wait for their transaction's end in a file, once they are more than a little.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 import tempfile
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -48,7 +57,9 @@ class Transaction:
     of transactions.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_streamed: bool = False) -> None:
+        #: some of it was sent before its end was known
+        self.is_streamed = is_streamed
         self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed in close()
             max_size=_IN_MEMORY_BYTES, prefix="spillway-certify-"
         )
@@ -116,7 +127,7 @@ class Assembler:
         if kind == b"S":
             self._xid = int.from_bytes(frame.data[1:5], "big")
             if self._xid not in self._streamed:
-                self._streamed[self._xid] = Transaction()
+                self._streamed[self._xid] = Transaction(is_streamed=True)
             self._open = self._streamed[self._xid]
             self._in_part = True
         elif kind == b"E":
@@ -179,6 +190,26 @@ class Assembler:
             return None
         ended.title, ended.end_lsn = title, frame.end
         return ended
+
+
+def without_lone_origin(
+    ours: Iterator[Change], theirs: Iterator[Change]
+) -> tuple[Iterator[Change], Iterator[Change]]:
+    """Leave out the Origin that one side's changes begin with, if the other's do not; only for a
+    transaction that a side streamed.
+    """
+    firsts = next(ours, None), next(theirs, None)
+    has_origin = [first is not None and first.data[:1] == b"O" for first in firsts]
+    if has_origin[0] != has_origin[1]:
+        firsts = (
+            None if has_origin[0] else firsts[0],
+            None if has_origin[1] else firsts[1],
+        )
+    return _led(firsts[0], ours), _led(firsts[1], theirs)
+
+
+def _led(first: Change | None, rest: Iterator[Change]) -> Iterator[Change]:
+    return rest if first is None else itertools.chain((first,), rest)
 
 
 def _tables(data: bytes) -> Iterator[bytes]:
