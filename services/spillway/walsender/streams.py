@@ -32,6 +32,12 @@ class Reader(asyncio.StreamReader):
         data, self._given_back = self._given_back[:size], self._given_back[size:]
         return data
 
+    async def read_more(self, n: int) -> bytes:
+        """Read what was given back, with the next piece behind it; empty: there is none."""
+        given_back, self._given_back = self._given_back, b""
+        piece = await super().read(n)
+        return given_back + piece if piece and given_back else piece
+
     async def readexactly(self, n: int) -> bytes:
         """Read as StreamReader does."""
         given_back = self._given_back

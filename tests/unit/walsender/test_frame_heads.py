@@ -37,6 +37,16 @@ def test_messages_that_are_watched_for_are_found_however_they_are_cut() -> None:
         assert heads.is_between
 
 
+def test_what_is_longer_than_is_looked_at_is_walked_over() -> None:
+    short, long = message(b"Z", b"I"), message(b"Z", bytes(100))
+    heads = FrameHeads(b"Z", len(short))
+    data = long + short
+    assert heads.walk(data[:20], 0) == (20, 0)
+    assert not heads.is_between
+    assert heads.walk(data[20:], 0) == (len(long) - 20, len(short))
+    assert FrameHeads(b"Z", len(long)).walk(data, 0) == (0, len(long))
+
+
 def test_a_length_that_no_message_has() -> None:
     with pytest.raises(ValueError, match="has the length 3"):
         FrameHeads(b"").walk(b"D\0\0\0\x03", 0)

@@ -8,6 +8,7 @@ that is watched for or at the end of the piece, and remembers how much of a mess
 in the next piece.
 """
 
+from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memset
 
@@ -22,13 +23,16 @@ cdef class FrameHeads:
 
     Args:
         watched: letters to stop at.
+        bytes_max: not at a message that is longer with its head, which is walked over as others.
     """
 
     cdef uint8_t _is_watched[256]
+    cdef Py_ssize_t _bytes_max
     cdef Py_ssize_t _left
 
-    def __init__(self, bytes watched not None):
+    def __init__(self, bytes watched not None, Py_ssize_t bytes_max=PY_SSIZE_T_MAX):
         cdef uint8_t letter
+        self._bytes_max = bytes_max
         memset(self._is_watched, 0, sizeof(self._is_watched))
         for letter in watched:
             self._is_watched[letter] = 1
@@ -38,10 +42,6 @@ cdef class FrameHeads:
     def is_between(self):
         """Whether all that was walked over ends with a message's end."""
         return self._left == 0
-
-    def pass_over(self, Py_ssize_t size):
-        """Go on behind the message of *size* bytes that was stopped at, whatever it is."""
-        self._left = size
 
     def walk(self, const uint8_t[::1] data not None, Py_ssize_t at):
         """Go on at *at*; return where a message begins that is watched for, and the bytes that it
@@ -68,7 +68,7 @@ cdef class FrameHeads:
             )
             if length < LENGTH_BYTES or length > 0x7FFFFFFF:
                 raise ValueError(f"a message has the length {length}")
-            if self._is_watched[data[at]]:
+            if self._is_watched[data[at]] and <Py_ssize_t>length + 1 <= self._bytes_max:
                 return at, <Py_ssize_t>length + 1
             if <Py_ssize_t>length + 1 > end - at:
                 self._left = <Py_ssize_t>length + 1 - (end - at)

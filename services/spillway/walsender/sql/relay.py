@@ -52,8 +52,8 @@ class Relay:
         self._connection = connection
         self._upstream = upstream
         self._slots = slots
-        self._questions = FrameHeads(b"QPBC")
-        self._answers = FrameHeads(b"ZtE")
+        self._questions = FrameHeads(b"QPBC", STATEMENT_BYTES_MAX)
+        self._answers = FrameHeads(b"ZtE", STATEMENT_BYTES_MAX)
         #: statements on slots by their names
         self._prepared: dict[bytes, Statement] = {}
         #: of the transaction, by the last ReadyForQuery
@@ -112,12 +112,7 @@ class Relay:
                 at = sent = 0
                 while True:
                     at, size = heads.walk(data, at)
-                    if not size:
-                        break
-                    if size > STATEMENT_BYTES_MAX:
-                        heads.pass_over(size)
-                        continue
-                    if len(data) - at < size:
+                    if not size or len(data) - at < size:
                         break
                     changed = await self._changed(data[at : at + 1], data[at + 5 : at + size])
                     if changed is not None:
@@ -208,12 +203,7 @@ class Relay:
             parts: list[bytes] = []
             while True:
                 at, size = heads.walk(data, at)
-                if not size:
-                    break
-                if size > STATEMENT_BYTES_MAX:
-                    heads.pass_over(size)
-                    continue
-                if len(data) - at < size:
+                if not size or len(data) - at < size:
                     break
                 frame = data[at : at + size]
                 told = self._told(frame)

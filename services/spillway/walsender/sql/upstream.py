@@ -74,7 +74,6 @@ class Upstream:
         self.writer = writer
         self.pid = 0
         self._key = b""
-        self._kept = b""
         self._listeners: list[Callable[[], None]] = []
         #: as the server has reported them so far
         self.parameters: dict[str, str] = {}
@@ -221,16 +220,14 @@ class Upstream:
         """Return a piece of what the server says, with what was not taken of the one before; empty:
         it has ended.
         """
-        kept, self._kept = self._kept, b""
         try:
-            piece = await self.reader.read(2 * PIECE_BYTES)
+            return await self.reader.read_more(2 * PIECE_BYTES)
         except OSError:
-            piece = b""
-        return kept + piece if piece and kept else piece
+            return b""
 
     def unread(self, data: bytes) -> None:
         """Give back what of a piece was not taken: the beginning of a message."""
-        self._kept = data
+        self.reader.unread(data)
 
     async def read_message(self, bytes_max: int) -> tuple[bytes, bytes]:
         """Read a message: its letter and what it holds.
@@ -239,9 +236,6 @@ class Upstream:
             WireError: it is none, or longer than *bytes_max*.
             OSError, asyncio.IncompleteReadError: the server is gone.
         """
-        if self._kept:
-            self.reader.unread(self._kept)
-            self._kept = b""
         return await messages.read_backend_message(self.reader, bytes_max)
 
     async def write(self, data: bytes) -> None:
