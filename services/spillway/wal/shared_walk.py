@@ -638,8 +638,7 @@ class RecordReader:
                     if is_passed:
                         self._step_over(batch)
                     shared._trim(walk)  # noqa: SLF001
-                    heir = woken or walk.overtaken()
-                    if is_passed and heir is not None:
+                    if is_passed and (heir := woken or walk.overtaken()) is not None:
                         walk.resign(heir)
                         return True
                 if is_passed:
