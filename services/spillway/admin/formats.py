@@ -9,6 +9,8 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from spillway.pg.versions import release_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -85,7 +87,7 @@ def moment(value: datetime | None) -> str:
 
 def major(server_version_num: int) -> str:
     """Write PostgreSQL's version: ``18.4``."""
-    return f"{server_version_num // 10000}.{server_version_num % 10000}"
+    return release_text(server_version_num)
 
 
 def is_code(hint: str) -> bool:

@@ -60,12 +60,7 @@ class Report:
             f"PostgreSQL {self.server_version}, database {self.database}: {self.seconds:.0f} s,"
             f" {self.wal_bytes:,} bytes of WAL{', interrupted' if self.interrupted else ''}"
         )
-        if self.workload is not None:
-            failed = sum(self.workload["failed"].values())
-            yield (
-                f"workload: seed {self.workload['seed']}, {self.workload['steps']:,} statements, "
-                f"{failed:,} of which failed as meant"
-            )
+        yield from workload_lines(self.workload)
         yield (
             f"decoded: {self.transactions:,} transactions, {self.changes_bytes:,} bytes of changes"
         )
@@ -87,10 +82,25 @@ def _difference(difference: Difference) -> Iterator[str]:
     yield f"  line {difference.line}, before it, on both sides:"
     for line in difference.before:
         yield f"    {line}"
+    yield from both_sides(difference.ours, difference.theirs)
+
+
+def workload_lines(workload: dict[str, Any] | None) -> Iterator[str]:
+    """Say what the built-in workload did, if it ran."""
+    if workload is not None:
+        failed = sum(workload["failed"].values())
+        yield (
+            f"workload: seed {workload['seed']}, {workload['steps']:,} statements, "
+            f"{failed:,} of which failed as meant"
+        )
+
+
+def both_sides(ours: str, theirs: str) -> Iterator[str]:
+    """Show the place of a difference."""
     yield "  Spillway:"
-    yield f"    {difference.ours}"
+    yield f"    {ours}"
     yield "  PostgreSQL:"
-    yield f"    {difference.theirs}"
+    yield f"    {theirs}"
 
 
 def _listed(names: tuple[str, ...], shown: int = 12) -> str:

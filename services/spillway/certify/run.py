@@ -30,8 +30,10 @@ from spillway.certify.rendering import RenderingSink, Subject
 from spillway.certify.report import Report, SubjectReport
 from spillway.errors import NotReady, ReplicationSlotsExhausted, SourceError
 from spillway.pg.encoding import server_encoding
+from spillway.pg.versions import release_text
 from spillway.plugins.interface import PluginContext
 from spillway.receiver.checks import check_source
+from spillway.receiver.connect_errors import quote_identifier
 from spillway.receiver.primary import wal_flush_lsn, with_database
 from spillway.receiver.source_session import source_session
 
@@ -97,7 +99,7 @@ class _Run:
         self._stop = stop
         self._subjects = [Subject("test_decoding", _TEST_DECODING)]
         if settings.publications:
-            names = ",".join('"' + p.replace('"', '""') + '"' for p in settings.publications)
+            names = ",".join(map(quote_identifier, settings.publications))
             version = "1" if facts.server_version_num < 150000 else "3"
             self._subjects.append(
                 Subject(
@@ -154,7 +156,7 @@ class _Run:
         self._check_consistent(sink, oracles)
         seen = sink.seen
         return Report(
-            _version(self._facts.server_version_num),
+            release_text(self._facts.server_version_num),
             self._facts.database,
             time.monotonic() - started,
             follower.position - follower.start_lsn,
@@ -240,7 +242,3 @@ class _Run:
         follower.check()
         for comparison in self._comparisons:
             comparison.finish(follower.position)
-
-
-def _version(number: int) -> str:
-    return f"{number // 10000}.{number % 10000}"

@@ -363,6 +363,11 @@ _BY_MAGIC: Final = {v.page_magic: v for v in WAL_VERSIONS.values()}
 _SUPPORTED: Final = f"Spillway reads WAL of PostgreSQL {min(WAL_VERSIONS)} to {max(WAL_VERSIONS)}."
 
 
+def release_text(server_version_num: int) -> str:
+    """Return a server's version as it shows it: ``18.4``."""
+    return f"{server_version_num // 10_000}.{server_version_num % 10_000}"
+
+
 def version_of_server(server_version_num: int) -> WalVersion:
     """Return the WAL format of a server by its ``server_version_num``, 180004 for one.
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from spillway.caller import POSTGRESQL, calling
 from spillway.errors import MetadataError, SpillwayError
 from spillway.pg.boolean import parse_bool
+from spillway.pg.versions import release_text
 from spillway.receiver.connect_errors import quote_identifier
 from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages
@@ -265,7 +266,7 @@ class Session:
 
     def _statuses(self, database: ServedDatabase) -> dict[str, str]:
         """Give what a server of the source's major reports."""
-        number, given = database.server_version_num, self._parameters
+        given = self._parameters
         statuses = {
             "application_name": given.get("application_name", ""),
             "client_encoding": self._encoding.client,
@@ -276,7 +277,7 @@ class Session:
             "IntervalStyle": "postgres",
             "is_superuser": "off",
             "server_encoding": database.encoding,
-            "server_version": f"{number // 10_000}.{number % 10_000}",
+            "server_version": release_text(database.server_version_num),
             "session_authorization": given["user"],
             "standard_conforming_strings": "on",
             "TimeZone": given.get("TimeZone", "GMT"),

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from spillway.certify.report import both_sides, workload_lines
 from spillway.certify.wire.comparison import WireDifference  # noqa: TC001 - a field's type
 
 if TYPE_CHECKING:
@@ -60,12 +61,7 @@ class WireReport:
             f"PostgreSQL {self.server_version}, database {self.database}: {self.seconds:.0f} s, "
             f"{self.start_lsn} to {self.end_lsn}{', interrupted' if self.interrupted else ''}"
         )
-        if self.workload is not None:
-            failed = sum(self.workload["failed"].values())
-            yield (
-                f"workload: seed {self.workload['seed']}, {self.workload['steps']:,} statements, "
-                f"{failed:,} of which failed as meant"
-            )
+        yield from workload_lines(self.workload)
         for subject in self.subjects:
             what = "frames" if subject.compared_by == "frames" else "changes"
             yield (
@@ -86,10 +82,7 @@ def _difference(difference: WireDifference, unit: str) -> Iterator[str]:
         yield f"    {line}"
     if difference.byte is not None:
         yield f"  it differs from byte {difference.byte} on"
-    yield "  Spillway:"
-    yield f"    {difference.ours}"
-    yield "  PostgreSQL:"
-    yield f"    {difference.theirs}"
+    yield from both_sides(difference.ours, difference.theirs)
 
 
 def _listed(options: dict[str, str]) -> str:

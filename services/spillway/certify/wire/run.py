@@ -25,7 +25,9 @@ from spillway.certify.wire.connection import SlotConnection
 from spillway.certify.wire.report import WireReport, WireSubjectReport
 from spillway.errors import SourceError, SystemIdMismatch
 from spillway.pg.lsn import Lsn
+from spillway.pg.versions import release_text
 from spillway.receiver.checks import check_source
+from spillway.receiver.connect_errors import quote_identifier
 from spillway.receiver.conninfo import parse_dsn
 from spillway.receiver.primary import wal_flush_lsn, with_database
 from spillway.receiver.replication_connection import WakeUp
@@ -97,7 +99,7 @@ def subjects_of(major: int, publications: Sequence[str]) -> list[Subject]:
     ]
     if not publications:
         return subjects
-    names = ",".join('"' + name.replace('"', '""') + '"' for name in publications)
+    names = ",".join(map(quote_identifier, publications))
     newest = {14: "2", 15: "3"}.get(major, "4")
     whole = {"proto_version": newest, "publication_names": names, "messages": "on"}
     parallel = "parallel" if major >= _MAJOR_OF_PARALLEL else "on"
@@ -169,9 +171,8 @@ class _Run:
         if self._settings.seed is None:
             self._follow()
         end_lsn = self._finish()
-        number = self._facts.server_version_num
         return WireReport(
-            f"{number // 10000}.{number % 10000}",
+            release_text(self._facts.server_version_num),
             self._facts.database,
             time.monotonic() - started_s,
             str(Lsn(start_lsn)),
