@@ -43,6 +43,8 @@ failpoint                                 where
 ``storage.before_rename``                 a file is written and synced beside the one that it is to
                                           replace
 ``storage.after_rename``                  it is in place, its name is not durable yet
+``service.slot_dropped``                  a slot is gone from the metadata store, who asked was not
+                                          told
 ``certify.compare``                       two lines are about to be compared; an error changes ours
                                           first
 ``lake.before_history``                   a batch is read, no table has it

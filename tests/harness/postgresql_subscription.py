@@ -136,9 +136,7 @@ class Publication:
         make_tables(database, numbered, _PARTITIONS_OF_PUBLISHER)
         whole = [f"t{i:02}" for i in range(numbered)]
         whole += ["keyless", "kinds", "prepared", "elsewhere", "marker"]
-        chosen = ["filtered WHERE (a > 0)", "narrow (id, a)"]
-        if not self.has_filters:
-            chosen = ["filtered", "narrow"]
+        chosen = [self.chosen(table) for table in ("filtered", "narrow")]
         database.execute(f"CREATE PUBLICATION whole FOR TABLE {', '.join(whole)}")
         database.execute(f'CREATE PUBLICATION "Chosen, ones" FOR TABLE {", ".join(chosen)}')
         database.execute(
@@ -149,6 +147,11 @@ class Publication:
         self.compared = dict.fromkeys((*whole, "parted"), ("*", "true"))
         self.compared["filtered"] = ("*", "a > 0" if self.has_filters else "true")
         self.compared["narrow"] = ("id, a", "true")
+
+    def chosen(self, table: str) -> str:
+        """What ``ADD TABLE`` is given: with the rows and columns that are published of it."""
+        what = {"filtered": " WHERE (a > 0)", "narrow": " (id, a)"} if self.has_filters else {}
+        return table + what.get(table, "")
 
     def fill(self) -> None:
         """Write what is there before anyone subscribes."""

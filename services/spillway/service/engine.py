@@ -43,6 +43,7 @@ from spillway.errors import (
     SpillwayError,
     UnknownSlot,
 )
+from spillway.failpoints import failpoint
 from spillway.memory import freed_memory
 from spillway.pg.lsn import Lsn
 from spillway.plugins.interface import PluginContext
@@ -412,6 +413,7 @@ class Engine:
                 # WAL is kept for a session; one that decodes nothing any more must not keep it for
                 # nobody.
                 await self._sources.end_session_of_dropped(source, database)
+        failpoint("service.slot_dropped")
 
     async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
         """Make another slot at the same position; instant, since a slot is a cursor."""

@@ -9,8 +9,14 @@ A snapshot that is exported with a slot is one that the service holds on the sou
 or its end. One that is to be used by the client's transaction is imported into that at once: it is
 open in the client's own session on the source.
 
+A subscriber's worker that copies a table drops its slot in the transaction that says the table is
+done. If that transaction fails, be it because the service ended before it could answer, the worker
+comes again for a slot that is gone, and PostgreSQL refuses it for ever. Here such a slot is made
+anew where the worker stands (:meth:`Commands.slot_to_read`).
+
 Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot
-(src/backend/replication/walsender.c)
+(src/backend/replication/walsender.c), process_syncing_tables_for_sync
+(src/backend/replication/logical/tablesync.c)
 """
 
 from __future__ import annotations
@@ -18,16 +24,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 import psycopg
 from psycopg import sql
 
-from spillway.errors import SlotActive, SourceError, SpillwayError, UnknownSlot
+from spillway.errors import LsnNotRetained, SlotActive, SourceError, SpillwayError, UnknownSlot
+from spillway.pg.lsn import Lsn
 from spillway.receiver.source_session import source_session
 from spillway.service.model import SlotSpec
 from spillway.users.registry import may_use_database, may_use_slot
-from spillway.walsender.failures import WireError, not_supported
+from spillway.walsender.failures import WireError, not_supported, told
 from spillway.walsender.grammar import (
     AlterSlot,
     CreateSlot,
@@ -54,6 +63,16 @@ _MAJOR_OF_OPTION_LISTS: Final = 15
 _MAJOR_OF_READ_ONLY_USE: Final = 16
 _ACTIVE_SQL_TRANSACTION: Final = "25001"
 _WAIT_POLL_S: Final = 0.05
+#: The slot of a worker that copies a table: of which subscription, relation and server.
+_TABLE_SYNC_SLOT: Final = re.compile(r"pg_[0-9]+_sync_[0-9]+_[0-9]+")
+#: How long decoding may take to come to where such a worker stands: a service that was killed
+#: decodes again what it had delivered, and had not written down.
+_DECODED_TO_WORKER_S: Final = 10.0
+_COPY_AGAIN_HINT: Final = (
+    "The table must be copied again: ALTER PUBLICATION ... DROP TABLE, ALTER SUBSCRIPTION ... "
+    "REFRESH PUBLICATION, TRUNCATE the subscriber's table, then ALTER PUBLICATION ... ADD TABLE, "
+    "and REFRESH PUBLICATION again."
+)
 #: Settings that a user sees who may not run SQL: what clients of slots ask for, and nothing that
 #: says more of the server.
 _PLAIN_SETTINGS: Final = frozenset(
@@ -115,7 +134,8 @@ class Commands:
         self._user = user
         self._database = database
         self._settings = settings
-        #: temporary slots that were made here: they end with the connection
+        #: slots that were made here and end with the connection: temporary ones, and one that is
+        #: made anew, until it is kept
         self.temporary: set[str] = set()
         #: None: this connection has no SQL
         self.sql: ClientSql | None = None
@@ -211,6 +231,60 @@ class Commands:
                 "55000", f'replication slot "{slot_name}" was not created in this database'
             )
         return slot
+
+    async def slot_to_read(self, slot_name: str, start_lsn: Lsn) -> SlotInfo:
+        """Return a slot of this database that the user may read; the slot of a table's
+        synchronisation that is gone is made anew at *start_lsn*, where its worker stands.
+
+        It is the connection's until the worker shows that it lives (:meth:`keep`): one that was
+        ended by REFRESH or DROP SUBSCRIPTION, which drop its slot, shall leave none behind.
+
+        Raises:
+            UnknownSlot: there is none, and it is no such slot, or the user may make none.
+            WireError: it is of another database, or not for this user, or the log does not hold
+                *start_lsn* any more.
+        """
+        try:
+            return await self.usable_slot(slot_name)
+        except UnknownSlot:
+            may_manage = self._user.manage_slots and may_use_slot(self._user, slot_name)
+            if not (start_lsn and may_manage and _TABLE_SYNC_SLOT.fullmatch(slot_name)):
+                raise
+        slot = await self._make_anew(
+            SlotSpec(
+                slot_name=slot_name,
+                source=self._database.source,
+                database=self._database.name,
+                plugin="pgoutput",
+                start_lsn=start_lsn,
+            )
+        )
+        self.temporary.add(slot_name)
+        log.warning(
+            'slot "%s" is made anew at %s: it was dropped, and its subscriber, which does not '
+            "know that, goes on with the synchronisation of a table",
+            slot_name,
+            start_lsn,
+        )
+        return slot
+
+    async def _make_anew(self, spec: SlotSpec) -> SlotInfo:
+        deadline = time.monotonic() + _DECODED_TO_WORKER_S
+        while True:
+            try:
+                return await self._engine.create_slot(spec)
+            except LsnNotRetained as error:
+                last = Lsn.parse(str(error.details["last_lsn"]))
+                if not last < (spec.start_lsn or 0) or time.monotonic() > deadline:
+                    failure = told(error, self.major)
+                    failure.hint = _COPY_AGAIN_HINT
+                    raise failure from None
+            await asyncio.sleep(_WAIT_POLL_S)
+
+    def keep(self, slot: SlotInfo) -> None:
+        """Have a slot that was made anew outlive the connection: its worker has taken it."""
+        if not slot.temporary:
+            self.temporary.discard(slot.slot_name)
 
     def _check_rights(self, slot: SlotInfo) -> None:
         if not (

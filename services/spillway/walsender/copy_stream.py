@@ -81,6 +81,7 @@ class CopyStream:
         open_writes: a value of ``copy_data.OPEN_WRITES``: which messages bear 0/0.
         timeout_s: wal_sender_timeout; 0: none.
         text: how text is converted; None: it goes out as it is.
+        heard: called whenever the client has shown that it lives.
     """
 
     def __init__(
@@ -90,12 +91,15 @@ class CopyStream:
         open_writes: int,
         timeout_s: float,
         text: ConvertedText | None = None,
+        *,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._open_writes = open_writes
         self._timeout_s = timeout_s
         self._text = text
+        self._heard = heard
         #: everything that commits before this is written to the socket, whole
         self._sent_lsn = Lsn(0)
         self._write_lsn = 0
@@ -207,6 +211,7 @@ class CopyStream:
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
             self._stream.heard()
+            self._heard()
             if feedback is None:
                 continue
             self._write_lsn = max(self._write_lsn, feedback.write_lsn)

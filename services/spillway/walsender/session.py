@@ -483,7 +483,7 @@ class Session:
         await self._session_sql.run(query, rest_bytes)
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
-        slot = await commands.usable_slot(command.slot_name)
+        slot = await commands.slot_to_read(command.slot_name, command.start_lsn)
         options = _options(command)
         built_in = {plugin.name for plugin in await self._engine.list_plugins() if plugin.built_in}
         printing = {
@@ -509,6 +509,7 @@ class Session:
                     open_writes_of(slot.plugin, {**slot.options, **options}),
                     self._wal_sender_timeout_s(),
                     None if conversion is None else ConvertedText(conversion, encoding.failure),
+                    heard=lambda: commands.keep(slot),
                 ).run()
             finally:
                 self._is_streaming = False

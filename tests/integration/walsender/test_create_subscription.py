@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from harness.pg_port import PASSWORD
 from harness.postgresql_subscription import (
+    LIMIT_S,
     TABLES,
     Load,
     Publication,
@@ -403,6 +405,68 @@ def test_while_a_table_is_copied(stage: Stage) -> None:
                 assert len(stage.slots(theirs)) == 2
                 end()
                 assert len(stage.slots(theirs)) == (0 if end == subscription.drop else 1)
+
+
+def test_killed_before_a_drop_is_answered(stage: Stage) -> None:
+    """A worker that has copied a table drops its slot in the transaction that says so. The service
+    dies when the slot is gone and the worker was not told: it comes again for it.
+    """
+    serve = stage.serve
+    with stage.pair(18, 18, EVERYTHING | {"two_phase": "off"}, tables=FEW) as subscription:
+        publication = subscription.publication
+        with Load(publication, 6) as load:
+            serve.kill()
+            serve.start("service.slot_dropped=kill")
+            subscription.create()
+            assert serve.process is not None
+            serve.process.wait(LIMIT_S)
+            load.goes_on()
+            serve.start()
+            subscription.wait_ready()
+        subscription.wait_caught_up()
+        subscription.check_equal()
+        assert stage.slots(publication.database) == [subscription.name]
+        subscription.drop()
+
+
+@pytest.mark.long
+def test_a_slot_that_can_not_be_made_anew(stage: Stage) -> None:
+    """The table is copied again, as the error's hint says."""
+    serve = stage.serve
+    with stage.pair(18, 18, EVERYTHING | {"two_phase": "off"}, tables=FEW) as subscription:
+        publication, ours = subscription.publication, subscription.database
+        theirs = publication.database
+        serve.kill()
+        serve.start("service.slot_dropped=kill")
+        subscription.create()
+        assert serve.process is not None
+        serve.process.wait(LIMIT_S)
+        subscription.stop()
+        serve.start()
+        stage.service.call("PATCH", "/users/alice", json={"manage_slots": False})
+        log_bytes = ours.cluster.log_file.stat().st_size
+        subscription.alter("ENABLE")
+        gone = re.compile(r'replication slot "pg_\d+_sync_(\d+)_\d+" does not exist')
+        wait_until(
+            "the worker finds no slot",
+            lambda: any(map(gone.search, subscription.errors(log_bytes))),
+        )
+        (number,) = {m[1] for m in map(gone.search, subscription.errors(log_bytes)) if m}
+        table = str(ours.value(f"SELECT {number}::regclass::text"))
+        name = theirs.value(
+            "SELECT pubname FROM pg_publication_tables WHERE tablename = %s", [table]
+        )
+        theirs.execute(f'ALTER PUBLICATION "{name}" DROP TABLE {table}')
+        subscription.alter("REFRESH PUBLICATION")
+        ours.execute(f"TRUNCATE {table}")
+        stage.service.call("PATCH", "/users/alice", json={"manage_slots": True})
+        theirs.execute(f'ALTER PUBLICATION "{name}" ADD TABLE {publication.chosen(table)}')
+        subscription.alter("REFRESH PUBLICATION")
+        subscription.wait_ready()
+        subscription.wait_caught_up()
+        subscription.check_equal()
+        subscription.drop()
+        assert stage.slots(theirs) == []
 
 
 def is_held(database: Database) -> bool:
