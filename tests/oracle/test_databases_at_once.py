@@ -19,7 +19,7 @@ from spillway.wal.reader import WalDirectory
 from spillway.wal.shared_walk import SharedWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from pathlib import Path
 
 DATABASES = 3
@@ -51,6 +51,12 @@ class DirectoryWal:
 
     def wake(self) -> None:
         raise AssertionError("nobody waits")
+
+    def passed(self, reader: Hashable, lsn: int) -> None:
+        """Do nothing: nobody keeps memory for it."""
+
+    def leave(self, reader: Hashable) -> None:
+        """Do nothing."""
 
 
 def play(clients: list[psycopg.Connection], loads: list[DdlClient], seed: int) -> None:

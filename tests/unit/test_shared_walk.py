@@ -19,7 +19,7 @@ from spillway.wal import shared_walk
 from spillway.wal.shared_walk import LATER, NOW, PASSED, RecordReader, SharedWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from spillway._kernels.wal.record_batch import RecordBatch
 
@@ -45,6 +45,8 @@ class Stored:
         self.error: StorageError | WalGap | None = None
         self.reads = 0
         self.waits = 0
+        #: what each walk that reads here has passed
+        self.told: dict[Hashable, int] = {}
         self._data = b""
 
     def append(self, records: int, length: int = 50, database: int = BUSY) -> list[int]:
@@ -80,6 +82,12 @@ class Stored:
     def wake(self) -> None:
         with self.changed:
             self.changed.notify_all()
+
+    def passed(self, reader: Hashable, lsn: int) -> None:
+        self.told[reader] = lsn
+
+    def leave(self, reader: Hashable) -> None:
+        self.told.pop(reader, None)
 
 
 class Interested:
@@ -350,8 +358,11 @@ def test_what_is_of_no_interest_is_passed_over(stored: Stored, shared: SharedWal
 class Waiting:
     """A reader that waits on a thread of its own, until it is given something or called."""
 
-    def __init__(self, shared: SharedWalk, interest: Interested) -> None:
+    def __init__(
+        self, shared: SharedWalk, interest: Interested, timeout_s: float = 2 * JOIN_S
+    ) -> None:
         self.reader = shared.reader(START, V15, interest)
+        self._timeout_s = timeout_s
         self.taken: list[object] = []
         self._shared = shared
         self._called = threading.Event()
@@ -359,7 +370,7 @@ class Waiting:
         self._thread.start()
 
     def _run(self) -> None:
-        self.taken.append(self.reader.take(2 * JOIN_S, self._called.is_set))
+        self.taken.append(self.reader.take(self._timeout_s, self._called.is_set))
 
     def call(self) -> object:
         """Call it, and return what it was given."""
@@ -519,6 +530,44 @@ def test_any_number_of_batches_is_passed_at_once(
     assert shared.walks == 1, "it has met the others"
 
 
+def test_who_sleeps_holds_back_nothing_that_does_not_concern_it(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "SPARE_BYTES", 1 << 16)
+    busy = shared.reader(START, V15, ALL)
+    idle, late = (shared.reader(START, V15, Interested(oid)) for oid in (OTHER, THIRD))
+    stored.append(100, database=EVERYONE)
+    stored.append(8_000)
+    take_all(busy)
+    batch, start = idle.take(0) or pytest.fail("it was given nothing")
+    assert start == 0, "what is everyone's is kept for who is late"
+    # Batches go as soon as the busy one has them, and so do WAL's pages.
+    assert shared.kept_bytes <= (1 << 17) + 2 * batch.memory_bytes
+    (told,) = stored.told.values()
+    assert stored.wal.lsn - told <= 3 * (1 << 15)
+    # What is of one that sleeps stays for it, with all behind it.
+    (mine,) = stored.append(1, database=THIRD)
+    stored.append(8_000)
+    take_all(busy)
+    (told,) = stored.told.values()
+    assert told <= mine
+    assert shared.kept_bytes > 1 << 19
+    # It is given what is everyone's, and then its own, however much it has passed asleep.
+    walked, taken = shared.batches_walked, take_all(late)
+    assert mine in taken
+    assert len(taken) < 1_000
+    assert shared.walks == 1
+    assert shared.batches_walked == walked
+    stored.append(8_000)
+    take_all(busy)
+    (told,) = stored.told.values()
+    assert stored.wal.lsn - told <= 3 * (1 << 15)
+    assert shared.kept_bytes <= (1 << 17) + 2 * batch.memory_bytes
+    for reader in (busy, idle, late):
+        reader.close()
+    assert not stored.told
+
+
 def test_what_is_everyones_is_not_kept_for_ever(
     stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,7 +607,7 @@ def test_who_is_concerned_leads_from_then_on(
 def test_who_only_passes_does_not_leave_a_busy_one_behind(
     stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_walk, "KEPT_BYTES", 1 << 19)
+    monkeypatch.setattr(shared_walk, "SPARE_BYTES", 1 << 16)
     monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
     busy = shared.reader(START, V15, ALL)
     idle = Waiting(shared, Interested(OTHER))
@@ -571,6 +620,51 @@ def test_who_only_passes_does_not_leave_a_busy_one_behind(
     assert decoded == lsns
     assert shared.walks == 1
     assert idle.reader.position == stored.wal.lsn
+
+
+def test_who_waits_for_an_end_has_met_it_though_more_has_come_since(
+    stored: Stored, shared: SharedWalk
+) -> None:
+    leads = Waiting(shared, Interested(OTHER))
+    until(lambda: bool(stored.waits))
+    (walk,) = shared._walks
+    # It is not at its end, and somebody leads: who asks for no more than what is stored waits.
+    with shared._lock:
+        walk.is_at_end = False
+    late = Waiting(shared, Interested(THIRD), 0.0)
+    until(lambda: late.reader in walk.waiting)
+    with shared._lock:
+        # What the leader does at an end, and at more that comes before anybody else looks.
+        walk.ends += 1
+        late.reader.woken.notify()
+    assert late.result() is None
+    assert late.reader.caught_up
+    leads.call()
+
+
+def test_the_more_wait_the_less_often_each_looks(stored: Stored, shared: SharedWalk) -> None:
+    readers = [shared.reader(START, V15, ALL) for _ in range(12)]
+    assert shared.look_s == 0.5
+    readers += [shared.reader(START, V15, ALL) for _ in range(24)]
+    assert shared.look_s == pytest.approx(36 / 25)
+    readers += [shared.reader(START, V15, ALL) for _ in range(64)]
+    assert {reader.look_s for reader in readers} == {2.0}
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_sleeps_says_how_far_it_passed_when_that_is_much(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "_LOOK_BYTES", 1 << 18)
+    busy = Waiting(shared, ALL)
+    until(lambda: bool(stored.waits))
+    idle = Waiting(shared, Interested(OTHER))
+    until(lambda: idle.reader in shared._walks[0].waiting)
+    lsns = stored.append(8_000)
+    assert busy.result() is not None
+    take_all(busy.reader)
+    assert idle.result() is None
+    assert lsns[0] < idle.reader.position <= stored.wal.lsn
 
 
 def test_who_does_not_come_back_is_not_waited_for(stored: Stored, shared: SharedWalk) -> None:

@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.catalog import descriptor_registry, redo
 from spillway.catalog.layout import ORIGIN_BY_ID, PG_REPLICATION_ORIGIN
+from spillway.catalog.packed_pages import pack_storage
 from spillway.catalog.resolution import Resolver
 from spillway.catalog.storage_map import NO_XIDS
 from spillway.catalog.visible_rows import VisibleRows
@@ -235,6 +236,13 @@ class CatalogMirror:
         tuples = self.visible_rows().tuples(PG_REPLICATION_ORIGIN, ORIGIN_BY_ID, origin_id)
         name = tuples[0].row.roname if tuples else ""
         return name if isinstance(name, str) else ""
+
+    def condense(self) -> None:
+        """Have the rows go that nobody has asked for since they were serialised last; their pages
+        stay, as bytes.
+        """
+        for storage in self.heaps.locations.storages.values():
+            pack_storage(storage)
 
     def visible_rows(self, own_xids: Collection[int] = NO_XIDS) -> VisibleRows:
         """Look rows up as a transaction with *own_xids* sees them now."""

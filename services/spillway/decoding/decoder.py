@@ -314,6 +314,12 @@ class Decoder:
             self._buffer.set_audit(audit=True)
         return self._audit
 
+    def condense(self) -> None:
+        """Let the catalog's rows go that were not needed since the last :meth:`serialize`; each is
+        made again when it is.
+        """
+        self._mirror.condense()
+
     # ---- what others may know
 
     @property

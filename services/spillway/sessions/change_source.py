@@ -33,6 +33,10 @@ class Changes(Protocol):
     def caught_up(self) -> bool:
         """Whether the last step found that everything there is was taken."""
 
+    @property
+    def look_s(self) -> float:
+        """How long to wait for more, when there was none, before anything else is looked at."""
+
     def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
         """Take the next changes, and hand on what is whole; False when there were none in
         *timeout_s*, or *called* says so.
@@ -91,6 +95,10 @@ class _Decoding:
     @property
     def caught_up(self) -> bool:
         return self._reader.caught_up
+
+    @property
+    def look_s(self) -> float:
+        return self._reader.look_s
 
     def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
         taken = self._reader.take(timeout_s, called)

@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 #: with little space left: what is decoded is to go
 _LOW_CHECKPOINT_BYTES: Final = 16 << 20
-_IDLE_WAIT_S: Final = 0.5
+_DROPPED_WAIT_S: Final = 0.5
 #: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in
 #: 200, fewer than one commit in a hundred comes into one.
 _CHECKPOINT_SHARE: Final = 200
@@ -230,7 +230,6 @@ class Session:
         if self._thread.ident is not None:
             self._thread.join()
         self._mending.stop()
-        self._store.leave(self)
         self._log.close()
         if self._is_set_aside:
             collector.ask()
@@ -427,6 +426,7 @@ class Session:
         for them.
         """
         self._streaming_wanted = True
+        self._changes.wake()
 
     async def wait_streaming(self, timeout_s: float) -> None:
         """Wait until what begins from now on is streamed; after :meth:`want_streaming`."""
@@ -499,7 +499,7 @@ class Session:
             except DatabaseDropped as error:
                 # Nothing mends that; what was decoded is served until the session is ended.
                 self._fail(error)
-                while not self._stop.wait(_IDLE_WAIT_S):
+                while not self._stop.wait(_DROPPED_WAIT_S):
                     with contextlib.suppress(SpillwayError):
                         self._log.seal_damaged()
             except (CorruptWal, WalGap) as error:
@@ -689,10 +689,9 @@ class Session:
                 self._log.publish()
                 if held - decoder.memory_bytes >= WORTH_BYTES:
                     freed_memory.give_back()
-                self._store.passed(self, lsn)
             caught_up = changes.caught_up
             # What is there is taken before anything waits for more.
-            wait_s = _IDLE_WAIT_S if caught_up else 0.0
+            wait_s = changes.look_s if caught_up else 0.0
             if not self._log.restart_lsn:
                 self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
             if self.signs.is_past_failure(caught_up=caught_up):
@@ -734,7 +733,9 @@ class Session:
 
     def _is_called(self) -> bool:
         """Whether the thread has something else to do than to wait for changes."""
-        return self._stop.is_set() or self._is_asked or self._questions.are_waiting()
+        is_to_stream = self._streaming_wanted and not self._streams
+        is_asked = self._is_asked or is_to_stream or self._questions.are_waiting()
+        return self._stop.is_set() or is_asked
 
     # -- durable state ------------------------------------------------------------------------
 
@@ -747,6 +748,7 @@ class Session:
         # The first one carries, too: before it there is nothing to restart from.
         behind = decoder.position - decoder.restart_lsn
         carries = behind > (self._settings.carry_bytes if self._log.restart_lsn else 0)
+        is_first = not self._log.restart_lsn
         self._snapshots.write(decoder, carries=carries)
         restart_lsn = decoder.restart_lsn
         needed = max((lsn for lsn, _ in self._snapshots.all() if lsn <= restart_lsn), default=None)
@@ -763,3 +765,7 @@ class Session:
         )
         self._required_lsn = needed
         self._failing.got_to(decoder.position)
+        if is_first:
+            # What came with WAL since the source's last checkpoint, most of which nobody asks for:
+            # else the next checkpoint would have it go, in a time when much WAL comes.
+            decoder.condense()

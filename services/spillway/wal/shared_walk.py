@@ -42,6 +42,11 @@ is gone) ends only the call of the reader that was leading.
 What is everyone's is kept longer than the rest (half of KEPT_BYTES), until all have passed it: the
 many for whom a batch has nothing else are not left behind while they sleep.
 
+Who sleeps holds back nothing that does not concern it. Batches that concern nobody any more go but
+for the last SPARE_BYTES, so that the next ones get their memory; and the store hears what WAL
+nobody will read again, so that its pages are used again, too. New pages cost more than decoding
+(docs/explanation/performance.md, "Pages of WAL").
+
 Memory: one and a half KEPT_BYTES for each walk with several readers, else one batch; a chunk and an
 unfinished record for each walker.
 """  # noqa: E501
@@ -57,7 +62,7 @@ from spillway._kernels.wal.walker import Walker
 from spillway.errors import SpillwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.pg.versions import WalVersion
@@ -66,11 +71,18 @@ if TYPE_CHECKING:
 #: of what is everyone's.
 KEPT_BYTES: Final = 16 << 20
 
+#: What is kept of batches that concern nobody any more: for who begins just behind.
+SPARE_BYTES: Final = 2 << 20
+
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
 #: A reader that waits for the one who leads looks that often whether that is still so, and says how
-#: far it has passed.
+#: far it has passed. Where there are many they look less often, all together so many times a second,
+#: and when so much was passed that it should be seen at once.
 _LOOK_S: Final = 0.5
+_LOOK_MAX_S: Final = 2.0
+_LOOKS_PER_S: Final = 25
+_LOOK_BYTES: Final = 32 << 20
 
 #: Who led is expected back that soon: at most so much later another reader leads.
 _AWAY_S: Final = 0.01
@@ -117,6 +129,17 @@ class StoredWal(Protocol):
     def wake(self) -> None:
         """Have those who wait look whether they are called."""
 
+    def passed(self, reader: Hashable, lsn: int) -> None:
+        """Hear that *reader* will not read again what is before *lsn*."""
+
+    def leave(self, reader: Hashable) -> None:
+        """Hear that *reader* reads no more."""
+
+
+def _look_s(readers: int) -> float:
+    """Return how long one of so many readers sleeps until it looks."""
+    return max(_LOOK_S, min(readers / _LOOKS_PER_S, _LOOK_MAX_S))
+
 
 class _Database:
     """A walk's readers that decode one database, and the last batch that had records of it, or may
@@ -143,8 +166,9 @@ class _Walk:
         self.left_at = 0.0
         #: looks whether anybody leads; it waits, or was just woken
         self.deputy: RecordReader | None = None
-        #: the leader has found nothing more in the store
+        #: the leader has found nothing more in the store; how often that came to be
         self.is_at_end = False
+        self.ends = 0
         #: the last batch was as large as one can be, or what it was made of: there may be more
         self.lags = False
         #: readers that wait for a batch, in the order in which they came, and which of them are
@@ -166,10 +190,16 @@ class _Walk:
         #: made since all that wait were looked at, and the number of the batch that came next then
         self.unseen_bytes = 0
         self.seen = 0
+        #: where the walk was when all that waited were woken last
+        self.all_woken_at = begin_lsn
         self.batches: deque[RecordBatch] = deque()
         #: number of the first batch that is kept
         self.first = 0
         self.kept_bytes = 0
+        #: with more than that kept somebody looks what concerns nobody any more
+        self.spare_at_bytes = 0
+        #: with WAL read up to there the store hears what was passed
+        self.passed_at = 0
         #: where the first kept batch begins, and where the last one ends
         self.begin_lsn = begin_lsn
         self.end_lsn = begin_lsn
@@ -199,7 +229,7 @@ class _Walk:
         """Return how long *reader*, which has *left_s*, is to wait before it looks again; None when
         it is to lead.
         """
-        patience_s = max(left_s, 0.0) if self.is_at_end else _LOOK_S
+        patience_s = max(left_s, 0.0) if self.is_at_end else _look_s(len(self.readers))
         away_s = now_s - self.left_at
         if self.leader is None:
             is_expected = self.away is not None and self.away is not reader and away_s < _AWAY_S
@@ -251,8 +281,10 @@ class _Walk:
         databases, of_all, has_ends = batch.concerned()
         for oid in databases:
             if (of := self.databases.get(oid)) is not None:
-                of.last = number
+                before, of.last = of.last, number
                 for reader in of.readers:
+                    if before < reader.number:
+                        reader.own_from = number
                     if reader in self.waiting:
                         woken = reader
                         reader.woken.notify()
@@ -272,6 +304,11 @@ class _Walk:
 
         What is everyone's is kept for longer: it is for the second time that it wakes.
         """
+        if self.end_lsn - self.all_woken_at > _LOOK_BYTES:
+            self.all_woken_at = self.end_lsn
+            for reader in self.waiting:
+                reader.passes = True
+                reader.woken.notify()
         self.unseen_bytes += new_bytes
         if self.unseen_bytes > KEPT_BYTES // 2:
             self.unseen_bytes = 0
@@ -285,13 +322,13 @@ class _Walk:
         """Return a reader that is at work, and will soon be left behind by what concerns it, if
         there is one.
         """
-        if self.kept_bytes <= KEPT_BYTES // 2:
+        if self.kept_bytes <= 2 * SPARE_BYTES:
             return None
         edge = self.first + len(self.batches) // 2
         for of in self.databases.values():
             for reader in of.readers:
-                is_behind = self.first <= reader.number < edge and reader.number <= of.last
-                if is_behind and reader not in self.waiting:
+                is_behind = reader.number <= of.last and reader not in self.waiting
+                if is_behind and self.first <= self.first_own(reader) < edge:
                     return reader
         return None
 
@@ -305,6 +342,16 @@ class _Walk:
             return self.next - 1
         return max(of.last, self.last_of_ends) if reader.sees_ends else of.last
 
+    def first_own(self, reader: RecordReader) -> int:
+        """Return the number of the first such batch, or of one before it, from the reader's next
+        on; the number of what comes next if there is none.
+        """
+        if self.last_own(reader) < reader.number:
+            return self.next
+        if reader.sees_ends and self.last_of_ends >= reader.number:
+            return reader.number
+        return max(reader.number, reader.own_from)
+
     def next_of_all(self, number: int) -> tuple[int, RecordBatch | None]:
         """Return the first batch from *number* on that has records of everyone's, with its number;
         the next one, without a batch, if there is none.
@@ -317,8 +364,31 @@ class _Walk:
                 return kept, self.batches[kept - self.first]
         return self.next, None
 
-    def forget_before(self, number: int, limit_bytes: int) -> None:
-        """Forget the oldest batches before *number* until what is kept fits *limit_bytes*."""
+    def needed(self) -> tuple[int, int]:
+        """Return number and LSN of what somebody has yet to take; of what comes next, if nothing
+        that was made concerns any reader any more.
+        """
+        behind = min(self.readers, key=self.first_own, default=None)
+        number = self.next if behind is None else self.first_own(behind)
+        if behind is not None and number < self.first:
+            return number, behind.position
+        kept = number - self.first
+        return number, self.batches[kept - 1].end_lsn if kept else self.begin_lsn
+
+    def forget_spare(self) -> None:
+        """Forget what concerns nobody any more but for SPARE_BYTES. It looks each so many bytes
+        only.
+        """
+        if self.kept_bytes > self.spare_at_bytes:
+            number = min(self.needed()[0], self.next - 1)
+            self.forget_before(number, SPARE_BYTES, KEPT_BYTES // 2)
+            # Below the bound, which would else keep it from being reached.
+            self.spare_at_bytes = min(self.kept_bytes, KEPT_BYTES - 2 * SPARE_BYTES) + SPARE_BYTES
+
+    def forget_before(self, number: int, limit_bytes: int, late_limit_bytes: int) -> None:
+        """Forget the oldest batches before *number* until what is kept fits *limit_bytes*, and
+        what of them is everyone's *late_limit_bytes*.
+        """
         while self.first < number and self.kept_bytes > limit_bytes:
             batch = self.batches.popleft()
             if self.of_all and self.of_all[0] == self.first:
@@ -328,7 +398,7 @@ class _Walk:
             self.kept_bytes -= batch.memory_bytes
             self.begin_lsn = batch.end_lsn
         while self.late and (
-            self.late_bytes > limit_bytes // 2
+            self.late_bytes > late_limit_bytes
             or all(reader.number > self.late[0][0] for reader in self.readers)
         ):
             late, batch = self.late.popleft()
@@ -391,6 +461,13 @@ class SharedWalk:
             return sum(walk.kept_bytes + walk.late_bytes for walk in self._walks)
 
     @property
+    def look_s(self) -> float:
+        """How long who has taken all waits for more before it looks whether there is anything else
+        to do.
+        """
+        return _look_s(self._readers)
+
+    @property
     def walks(self) -> int:
         """How many times stored WAL is being walked just now."""
         with self._lock:
@@ -425,7 +502,12 @@ class SharedWalk:
         walk = reader.walk
         walk.leave(reader)
         if not walk.readers and walk in self._walks:
-            self._walks.remove(walk)
+            self._end(walk)
+
+    def _end(self, walk: _Walk) -> None:
+        """Have nobody join *walk* any more."""
+        self._walks.remove(walk)
+        self._store.leave(walk)
 
     def _meet(self, reader: RecordReader) -> None:
         """Have *reader* go on in a walk that is further than its own, or older and as far, if that
@@ -447,9 +529,16 @@ class SharedWalk:
 
     def _trim(self, walk: _Walk) -> None:
         if self._readers > 1:
-            walk.forget_before(walk.next - 1, KEPT_BYTES)
+            walk.forget_spare()
+            walk.forget_before(walk.next - 1, KEPT_BYTES, KEPT_BYTES // 2)
         else:
-            walk.forget_before(min(reader.number for reader in walk.readers), 0)
+            walk.forget_before(min(reader.number for reader in walk.readers), 0, 0)
+
+    def _pass(self, walk: _Walk) -> None:
+        """Tell the store what of *walk*, which has read more, nobody will read again."""
+        walk.passed_at = walk.walker.fed_lsn + _READ_BYTES
+        if walk in self._walks:
+            self._store.passed(walk, walk.needed()[1])
 
 
 class RecordReader:
@@ -479,13 +568,23 @@ class RecordReader:
         self.walk: _Walk
         #: of the batch that it takes next
         self.number = 0
+        #: no batch from there on, before this one, is of its database; it says nothing when it is
+        #: smaller
+        self.own_from = 0
+        #: it was woken to say how far it has passed
+        self.passes = False
         #: it waits to be told that there is no more, if there is not
         self.waits_for_end = False
+
+    @property
+    def look_s(self) -> float:
+        """See :attr:`SharedWalk.look_s`."""
+        return self._shared.look_s
 
     def enter(self, walk: _Walk, number: int) -> None:
         """Go on with batch *number* of *walk*; the lock is held."""
         self.walk = walk
-        self.number = number
+        self.number, self.own_from = number, 0
         walk.enter(self)
 
     def _step_over(self, batch: RecordBatch) -> None:
@@ -519,16 +618,23 @@ class RecordReader:
         shared = self._shared
         began_s, began_at = time.monotonic(), self.position
         deadline = began_s + timeout_s
+        began_in: _Walk | None = None
+        ends = 0
         while True:
             with shared._lock:  # noqa: SLF001
                 taken = self._next_kept()
                 walk = self.walk
+                if walk is not began_in:
+                    began_in, ends = walk, walk.ends
                 self.read_lsn = max(self.position, walk.walker.fed_lsn if taken is None else 0)
-                self.caught_up = taken is None and walk.is_at_end
+                # There was an end since, though more may have come while it was woken.
+                met_end = walk.ends > ends
+                self.caught_up = taken is None and (walk.is_at_end or met_end)
                 now = time.monotonic()
                 left_s = deadline - now
-                has_passed = self.position > began_at and now - began_s >= _LOOK_S
-                is_late = left_s <= 0 and walk.is_at_end and walk.leader is not None
+                is_due = self.passes or now - began_s >= shared.look_s
+                has_passed = self.position > began_at and is_due
+                is_late = left_s <= 0 and (met_end or (walk.is_at_end and walk.leader is not None))
                 if (
                     taken is not None
                     or walk.failure is not None
@@ -538,6 +644,7 @@ class RecordReader:
                 ):
                     # Whoever was told that nobody leads any more has other things to do.
                     walk.withdraw(self)
+                    self.passes = False
                     self.was_given = taken is not None
                     if taken is None and walk.failure is not None:
                         raise _again(walk.failure)
@@ -584,7 +691,7 @@ class RecordReader:
         walk = self.walk
         if walk.is_broken or (
             self.number < walk.first
-            and (walk.last_own(self) >= self.number or self.number < walk.late_from)
+            and (walk.first_own(self) < walk.first or self.number < walk.late_from)
         ):
             version = walk.version
             shared._leave(self)  # noqa: SLF001
@@ -592,14 +699,16 @@ class RecordReader:
             walk = self.walk
         taken = None
         while taken is None and self.number < walk.next:
-            batch: RecordBatch | None
-            if walk.last_own(self) >= self.number:
-                batch = walk.batches[self.number - walk.first]
-            else:
+            batch: RecordBatch | None = None
+            own = walk.first_own(self)
+            if own > self.number:
                 self.number, batch = walk.next_of_all(self.number)
-                if batch is None:
-                    self.position = max(self.position, walk.end_lsn)
-                    break
+            if own <= self.number:
+                self.number = own
+                batch = walk.batches[own - walk.first] if own < walk.next else None
+            if batch is None:
+                self.position = max(self.position, walk.end_lsn)
+                break
             start = batch.first_from(self.position)
             if self._interest.interest(batch, start) != PASSED:
                 taken = batch, start
@@ -615,7 +724,7 @@ class RecordReader:
         """
         shared, walker = self._shared, walk.walker
         store = shared._store  # noqa: SLF001
-        look_at = time.monotonic() + _LOOK_S
+        look_at = time.monotonic() + shared.look_s
         is_full = False
         while True:
             if self.position > began_at and (called() or time.monotonic() >= look_at):
@@ -650,10 +759,14 @@ class RecordReader:
                 walk.is_at_end = False
                 is_full = len(data) >= _READ_BYTES
                 walker.feed(lsn, data)
+                if lsn >= walk.passed_at:
+                    with shared._lock:  # noqa: SLF001
+                        shared._pass(walk)  # noqa: SLF001
                 continue
             if not walk.is_at_end:
                 with shared._lock:  # noqa: SLF001
                     walk.is_at_end = True
+                    walk.ends += 1
                     for reader in walk.waiting:
                         if reader.waits_for_end:
                             reader.woken.notify()
@@ -670,7 +783,7 @@ class RecordReader:
         with shared._lock:  # noqa: SLF001
             walk.failure, walk.is_broken = failure, failure is None
             if walk in shared._walks:  # noqa: SLF001
-                shared._walks.remove(walk)  # noqa: SLF001
+                shared._end(walk)  # noqa: SLF001
             for reader in walk.waiting:
                 reader.woken.notify()
 

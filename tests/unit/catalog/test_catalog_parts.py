@@ -158,6 +158,11 @@ def test_what_has_not_changed_since_the_last_time_is_packed_again() -> None:
     for _ in range(2):
         serialize(mirror)
     assert _unpacked(mirror) == []
+    # Read and written again, and then condensed: as after one that a server's WAL has filled.
+    assert len(mirror.visible_rows().whole(PG_NAMESPACE)) == 50
+    assert len(_unpacked(mirror)) == 50
+    mirror.condense()
+    assert _unpacked(mirror) == []
     for oid in range(50):
         (found,) = mirror.visible_rows().tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 100 + oid)
         assert found.ctid == (oid, 1)
