@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.decoding_session import DecodingSession
 from harness.tiers import majors_by_tier
 from oracle.test_streaming import ABORTS, IMMEDIATELY, SCRIPT
+from spillway.certify.wire.connection import Frame
+from spillway.certify.wire.transactions import Assembler
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from harness.cluster import Cluster, Database
+    from harness.oracle import OracleChange
 
 #: What makes tables known within a streamed transaction, and unknown again.
 ANNOUNCED = """
@@ -68,6 +71,69 @@ INSERT INTO t VALUES (233, 'after', '', 6)
 """
 
 
+#: What a transaction from elsewhere begins with, and what of it came from there.
+ORIGINS = """
+SELECT pg_replication_origin_create('{0}')
+BEGIN
+INSERT INTO t VALUES (300, 'local')
+COMMIT
+SELECT pg_replication_origin_session_setup('{0}')
+BEGIN
+INSERT INTO t VALUES (301, 'a row')
+INSERT INTO t VALUES (302, 'another')
+COMMIT
+BEGIN
+SELECT pg_logical_emit_message(true, 'a', 'a message')
+INSERT INTO t VALUES (303, 'a row')
+COMMIT
+BEGIN
+CREATE TABLE begun (id int PRIMARY KEY)
+INSERT INTO begun VALUES (1)
+INSERT INTO t VALUES (304, 'a row')
+COMMIT
+BEGIN
+DROP TABLE begun
+INSERT INTO t VALUES (305, 'a row')
+COMMIT
+BEGIN
+TRUNCATE u
+INSERT INTO t VALUES (306, 'a row')
+COMMIT
+BEGIN
+SAVEPOINT a
+INSERT INTO t VALUES (307, repeat('with TOAST', 400))
+ROLLBACK TO a
+SELECT pg_logical_emit_message(true, 'a', 'a message')
+INSERT INTO t VALUES (308, 'a row')
+ROLLBACK
+BEGIN
+SAVEPOINT a
+SELECT pg_logical_emit_message(true, 'a', 'a message')
+RELEASE a
+INSERT INTO t VALUES (309, 'a row')
+INSERT INTO t VALUES (310, 'a row')
+SELECT pg_replication_origin_session_reset()
+INSERT INTO t VALUES (311, 'local')
+COMMIT
+BEGIN
+INSERT INTO t VALUES (312, 'local')
+SELECT pg_replication_origin_session_setup('{0}')
+INSERT INTO t VALUES (313, 'a row')
+SELECT pg_replication_origin_session_reset()
+INSERT INTO t VALUES (314, 'local')
+COMMIT
+BEGIN
+INSERT INTO t VALUES (315, 'local, ends as remote')
+SELECT pg_replication_origin_session_setup('{0}')
+COMMIT
+BEGIN
+INSERT INTO t VALUES (316, 'a row, ends as local')
+SELECT pg_replication_origin_session_reset()
+COMMIT
+INSERT INTO t VALUES (317, 'local')
+"""
+
+
 def play(database: Database, script: str) -> None:
     with database.connect() as connection, database.connect() as other:
         for line in script.strip().splitlines():
@@ -86,28 +152,63 @@ def test_parts_equal_postgresqls(
     tmp_path: Path,
     session_cluster: Callable[[int], Cluster],
 ) -> None:
+    more = {"streaming": mode, "two_phase": "on" if two_phase else "off"}
+    _, _, script = SCRIPT.partition("BEGIN\n")
+    _compare(session_cluster(major), tmp_path, f"BEGIN\n{script}{ABORTS}{ANNOUNCED}", **more)
+
+
+@pytest.mark.parametrize("origin", ["any", "none"])
+@pytest.mark.parametrize("major", majors_by_tier([16, 17, 18]), ids=lambda major: f"pg{major}")
+def test_origins_equal_postgresqls(
+    major: int, origin: str, tmp_path: Path, session_cluster: Callable[[int], Cluster]
+) -> None:
+    """The first part has the origin of its first change, and what is left out has no part."""
     cluster = session_cluster(major)
+    name = _compare(
+        cluster, tmp_path, ORIGINS, streaming="parallel", two_phase="off", origin=origin
+    )
+    cluster.execute(f"SELECT pg_replication_origin_drop('{name}')")
+
+
+def _applied(lines: Sequence[OracleChange]) -> list[Any]:
+    """What a subscriber makes of it."""
+    assembler = Assembler()
+    found: list[Any] = []
+    announced: dict[bytes, bytes] = {}
+    for line in lines:
+        lsn = int(Lsn.parse(line.lsn))
+        frame = Frame(lsn, lsn, bytes.fromhex(line.data.removeprefix(r"\x")))
+        if (transaction := assembler.take(frame)) is not None:
+            found += [transaction.title, *transaction.applied(announced)]
+            transaction.close()
+    assembler.close()
+    return found
+
+
+def _compare(cluster: Cluster, tmp_path: Path, script: str, **more: str) -> str:
+    """Stream what *script* writes from both sides; return the database's name, its ``{0}``."""
     database = cluster.create_database(f"pgoutput_{secrets.token_hex(4)}")
-    options = {
-        "proto_version": "4", "publication_names": "p", "streaming": mode, "messages": "on",
-        "two_phase": "on" if two_phase else "off",
-    }  # fmt: skip
-    tables, _, script = SCRIPT.partition("BEGIN\n")
+    options = {"proto_version": "4", "publication_names": "p", "messages": "on", **more}
+    tables, _, _ = SCRIPT.partition("BEGIN\n")
     try:
         play(database, f"{tables}CREATE PUBLICATION p FOR ALL TABLES")
         session = DecodingSession(
-            database, tmp_path, two_phase=two_phase, stream_bytes=0, options=options,
-            settings=IMMEDIATELY,
-            plugin="pgoutput",
+            database, tmp_path, two_phase=more["two_phase"] == "on", stream_bytes=0,
+            options=options, settings=IMMEDIATELY, plugin="pgoutput",
         )  # fmt: skip
-        play(database, f"BEGIN\n{script}{ABORTS}{ANNOUNCED}")
+        play(database, script)
         ours = session.decode()
         last = session.decoder.position
         theirs = [line for line in session.slot.peek_binary(options) if Lsn.parse(line.lsn) <= last]
+        streamed = theirs
+        if more.get("origin") == "none":
+            # Where something changes the catalog PostgreSQL has parts without a row.
+            ours, theirs = _applied(ours), _applied(theirs)
         for i, (mine, expected) in enumerate(zip(ours, theirs, strict=False)):
             assert mine == expected, f"message {i} of {len(theirs)}"
         assert len(ours) == len(theirs)
-        assert any(line.data.startswith(r"\x53") for line in theirs)
+        assert any(line.data.startswith(r"\x53") for line in streamed)
         session.close()
     finally:
         cluster.drop_database(database.name)
+    return database.name

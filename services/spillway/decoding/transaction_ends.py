@@ -403,8 +403,12 @@ class TransactionEnds:
         Before the position that delivery begins at it is only counted: decoding again numbers parts
         as before.
         """
-        _, _, xid, lsn, end_lsn, origin, _ = self._buffer.fields(batch, index)
-        top_xid, first_lsn, number, first_change, last_change, stream = self._buffer.part(xid)
+        _, _, xid, lsn, end_lsn, recent, _ = self._buffer.fields(batch, index)
+        top_xid, first_lsn, number, first_change, last_change, first_origin, stream = (
+            self._buffer.part(xid)
+        )
+        # PostgreSQL's part has that of its first change (ReorderBufferProcessTXN).
+        origin = recent if first_origin is None else first_origin
         try:
             if self._builder.delivers(lsn):
                 streamed = Streamed(number, last_change, 0, first_change, end_lsn)

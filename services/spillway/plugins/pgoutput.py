@@ -80,6 +80,8 @@ class Pgoutput(OutputPlugin):
         self._encoder.messages = parsed.messages
         self._encoder.only_local = parsed.only_local
         self._skip = False
+        # Transactions in progress that the consumer was told of, where it is not told of all.
+        self._begun: set[int] = set()
         # What state() returned last, and as of when.
         self._saved: tuple[object, object] | None = None
         self._saved_at = 0
@@ -233,10 +235,13 @@ class Pgoutput(OutputPlugin):
     # ---- transactions in progress
 
     def stream_start(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """Write STREAM START, and with a transaction's first part where it came from."""
-        self._skip = self._filtered(header)
-        if self._skip:
-            self._encoder.begin_skipped(header.xid)
+        """Write STREAM START, and with a transaction's first part where it came from; or have it
+        ready for the first change that is local, where nothing else is wanted.
+        """
+        self._skip = False
+        if self._options.only_local:
+            first = header.xid not in self._begun
+            self._encoder.begin_part_held_back(header.xid, first)
             return
         self._encoder.begin_part(header.xid)
         assert header.streamed is not None
@@ -250,13 +255,22 @@ class Pgoutput(OutputPlugin):
     def stream_stop(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write STREAM STOP."""
         assert header.streamed is not None
-        if not self._skip:
+        if self._encoder.has_begun_part:
             out.append(header.streamed.last_lsn, header.xid, b"E")
+            if self._options.only_local:
+                self._begun.add(header.xid)
 
     def stream_abort(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write STREAM ABORT; a consumer that applies in parallel is told when, too."""
         assert header.streamed is not None
         aborted_xid = header.streamed.aborted_xid
+        if not self._knows(header.xid, ended=aborted_xid == header.xid):
+            return
+        self._write_stream_abort(header, aborted_xid, out)
+
+    def _write_stream_abort(
+        self, header: TransactionHeader, aborted_xid: int, out: MessageBuffer
+    ) -> None:
         message = _STREAM_ABORT.pack(b"A", header.xid, aborted_xid)
         if self._options.streaming is StreamingMode.PARALLEL:
             message += _ABORT_INFO.pack(header.end_lsn, header.commit_time)
@@ -266,17 +280,42 @@ class Pgoutput(OutputPlugin):
         self._encoder.forget_streamed(header.xid, committed=False)
 
     def stream_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """Write STREAM PREPARE."""
-        self._skip = self._filtered(header)
-        self._end_prepared(b"p", header, header.commit_time, out)
+        """Write STREAM PREPARE; of a transaction that has nothing local, it was not streamed."""
+        if self._knows(header.xid):
+            self._skip = False
+            if self._filtered(header):
+                self._write_stream_abort(header, header.xid, out)
+            else:
+                self._end_prepared(b"p", header, header.commit_time, out)
+        else:
+            self.begin_prepare(header, out)
+            self.prepare(header, out)
 
     def stream_commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """Write STREAM COMMIT."""
+        """Write STREAM COMMIT; what ends as another's, and is not wanted, is taken back
+        (DecodeCommit, ReorderBufferForget).
+        """
+        if not self._knows(header.xid):
+            return
+        if self._filtered(header):
+            self._write_stream_abort(header, header.xid, out)
+            return
         message = _STREAM_COMMIT.pack(
             b"c", header.xid, _NO_FLAGS, header.final_lsn, header.end_lsn, header.commit_time
         )
         out.append(header.end_lsn, header.xid, message)
         self._encoder.forget_streamed(header.xid, committed=True)
+
+    def _knows(self, xid: int, *, ended: bool = True) -> bool:
+        """Say whether the consumer was told of streamed transaction *xid*, which it need not be
+        where changes from elsewhere are left out.
+        """
+        if not self._options.only_local:
+            return True
+        known = xid in self._begun
+        if ended:
+            self._begun.discard(xid)
+        return known
 
     def _gid(self, prepared: Prepared) -> bytes:
         # It is the database's bytes, in whatever encoding.

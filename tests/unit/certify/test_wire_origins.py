@@ -46,11 +46,19 @@ def _whole(*origins: bytes) -> list[Frame]:
     ]
 
 
-def _streamed(*origins: bytes) -> list[Frame]:
+def _streamed(*origins: bytes, aborted: bool = False) -> list[Frame]:
     xid = struct.pack(">I", XID)
+    subxid = struct.pack(">I", XID + 1)
+    undone = [
+        Frame(10, 10, b"I" + subxid + INSERT),
+        Frame(10, 10, b"E"),
+        Frame(10, 10, b"A" + xid + subxid),
+        Frame(0, 0, b"S" + xid + b"\0"),
+    ]
     return [
         Frame(0, 0, b"S" + xid + b"\1"),
         *(Frame(11, 11, origin) for origin in origins),
+        *(undone if aborted else ()),
         Frame(0, 0, b"R" + xid + RELATION),
         Frame(11, 11, b"I" + xid + INSERT),
         Frame(12, 12, b"E"),
@@ -85,8 +93,10 @@ IN_A_PART = _origin(b"elsewhere")
     [
         (_whole(ORIGIN), _streamed()),
         (_whole(), _streamed(IN_A_PART)),
-        (_streamed(IN_A_PART), _streamed()),
         (_whole(ORIGIN), _streamed(IN_A_PART)),
+        # What began this first part is not in the other's any more.
+        (_streamed(IN_A_PART, aborted=True), _streamed()),
+        (_streamed(aborted=True), _streamed(IN_A_PART)),
     ],
 )
 def test_the_origin_of_a_streamed_transaction_is_a_matter_of_its_cuts(
@@ -101,6 +111,8 @@ def test_the_origin_of_a_streamed_transaction_is_a_matter_of_its_cuts(
     [
         # Neither was streamed.
         (_whole(ORIGIN), _whole()),
+        # Both were, and began with the same.
+        (_streamed(IN_A_PART), _streamed()),
         # Both say where it came from, and not the same.
         (_whole(ORIGIN), _streamed(_origin(b"nowhere"))),
         (_streamed(IN_A_PART), _streamed(_origin(b"nowhere"))),

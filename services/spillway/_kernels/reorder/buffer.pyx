@@ -110,6 +110,7 @@ from spillway._kernels.reorder.merge cimport ChangeStream
 from spillway._kernels.reorder.own_xids cimport own_xids_of
 from spillway._kernels.reorder.spill cimport Spiller
 from spillway._kernels.reorder.table cimport (
+    FIRST_ORIGIN_KNOWN,
     TXN_HAS_BASE_SNAPSHOT,
     TXN_HAS_CATALOG_CHANGES,
     TXN_HAS_PARTIAL_CHANGE,
@@ -581,7 +582,7 @@ cdef class ReorderBuffer:
             if action != ACTION_INPLACE and not self._table.note_passed(txn, record.lsn):
                 return STOP_NO_MEMORY
             if action != ACTION_INPLACE and self._stream_from != STREAM_NOTHING:
-                self._count(txn, record.lsn, False)
+                self._count(txn, record.lsn, 0, False)
             if action == ACTION_NEW_CID:
                 return STOP_FOR_PYTHON if self._audit else STOP_AT_END
             return self._invalidate(record, txn) if action == ACTION_INVALIDATIONS else STOP_AT_END
@@ -643,7 +644,7 @@ cdef class ReorderBuffer:
         note_change(txn, record.lsn, False)
         if self._stream_from != STREAM_NOTHING and status == EXTRACT_OK:
             self._follow_partial(record, txn, action)
-            self._count(txn, record.lsn, True)
+            self._count(txn, record.lsn, record.origin, True)
         return self._after_extract(status)
 
     cdef int _pass_over(self, const WalRecord *record, Txn *txn, uint8_t action) noexcept nogil:
@@ -655,7 +656,7 @@ cdef class ReorderBuffer:
                 # A catalog's row, too: what ended in an error may have left chunks without their
                 # row.
                 self._follow_partial(record, txn, action)
-            self._count(txn, record.lsn, True)
+            self._count(txn, record.lsn, record.origin, True)
         return STOP_AT_END if self._table.note_passed(txn, record.lsn) else STOP_NO_MEMORY
 
     cdef void _follow_partial(self, const WalRecord *record, Txn *txn,
@@ -676,8 +677,13 @@ cdef class ReorderBuffer:
                 or (action == ACTION_DELETE and record.main_data[7] & XLH_DELETE_IS_SUPER)):
             top.flags &= ~(<uint32_t> TXN_HAS_PARTIAL_CHANGE)
 
-    cdef void _count(self, Txn *txn, uint64_t lsn, bint streamable) noexcept nogil:
-        """Count what was queued for *txn* by now, and see whether a part is due."""
+    cdef void _count(self, Txn *txn, uint64_t lsn, uint32_t origin,
+                     bint streamable) noexcept nogil:
+        """Count what was queued for *txn* by now, and see whether a part is due.
+
+        *origin* is what PostgreSQL's change has: that of a row's record, and 0 for messages and
+        what comes of the catalog, whatever their records bear.
+        """
         cdef Txn *top = top_of(txn)
         cdef uint64_t more = txn.change_bytes - txn.counted_bytes
         txn.counted_bytes = txn.change_bytes
@@ -687,6 +693,7 @@ cdef class ReorderBuffer:
         top.tree_pending_bytes += more
         if txn.pending_first_lsn == 0:
             txn.pending_first_lsn = lsn
+            txn.pending_first_origin = FIRST_ORIGIN_KNOWN | origin
         txn.pending_last_lsn = lsn
         if streamable:
             top.flags |= TXN_HAS_STREAMABLE_CHANGE
@@ -728,7 +735,7 @@ cdef class ReorderBuffer:
         status = extract_message(self._table, txn, record)
         note_change(txn, record.end_lsn, True)
         if self._stream_from != STREAM_NOTHING and status == EXTRACT_OK:
-            self._count(txn, record.end_lsn, True)
+            self._count(txn, record.end_lsn, 0, True)
         return self._after_extract(status)
 
     cdef int _after_extract(self, ExtractStatus status) noexcept nogil:
@@ -977,7 +984,7 @@ cdef class ReorderBuffer:
             section[at] = 0
         note_change(txn, record.lsn, False)
         if self._stream_from != STREAM_NOTHING:
-            self._count(txn, record.lsn, True)
+            self._count(txn, record.lsn, record.origin, True)
 
     def add_invalidation(self, uint32_t xid, uint64_t lsn, items):
         """Queue an INVALIDATION of *items* in *xid*, which has an entry."""
@@ -1185,16 +1192,19 @@ cdef class ReorderBuffer:
         """Return the part that is due of the transaction of *xid*, which stays.
 
         As (top-level xid, its first_lsn, number of the part, lsn of its first and of its last
-        change, ChangeStream).
+        change, origin of its first change, ChangeStream). The origin is None where an older release
+        saw that change.
         """
         cdef Txn *txn = self._table.lookup(xid)
         cdef uint64_t first_lsn, last_lsn
+        cdef uint32_t found
         if txn == NULL:
             raise KeyError(xid)
         txn = top_of(txn)
-        self._pending(txn, &first_lsn, &last_lsn)
-        return txn.xid, txn.first_lsn, txn.parts + 1, first_lsn, last_lsn, self.borrow(txn.xid,
-                                                                                       True)
+        found = self._pending(txn, &first_lsn, &last_lsn)
+        origin = found & 0xffff if found & FIRST_ORIGIN_KNOWN else None
+        return (txn.xid, txn.first_lsn, txn.parts + 1, first_lsn, last_lsn, origin,
+                self.borrow(txn.xid, True))
 
     def end_part(self, uint32_t top_xid, uint64_t upto_lsn):
         """Note that a part of *top_xid* ended with the record that ends at *upto_lsn*."""
@@ -1216,6 +1226,7 @@ cdef class ReorderBuffer:
             txn.counted_bytes = txn.change_bytes
             txn.pending_bytes = 0
             txn.pending_first_lsn = 0
+            txn.pending_first_origin = 0
             txn.pending_last_lsn = 0
             txn = top.first_child if txn == top else txn.next
 
@@ -1234,7 +1245,7 @@ cdef class ReorderBuffer:
         """Note that PostgreSQL queues a new snapshot at *lsn* in *top_xid*, which has an entry."""
         cdef Txn *txn = self._table.lookup(top_xid)
         if txn != NULL and self._stream_from != STREAM_NOTHING:
-            self._count(txn, lsn, False)
+            self._count(txn, lsn, 0, False)
             self.part_due = False
 
     def streamed_of(self, xids):
@@ -1257,20 +1268,23 @@ cdef class ReorderBuffer:
             txn = txn.next
         return streamed
 
-    cdef void _pending(self, Txn *top, uint64_t *first_lsn, uint64_t *last_lsn) noexcept:
+    cdef uint32_t _pending(self, Txn *top, uint64_t *first_lsn, uint64_t *last_lsn) noexcept:
         """Find the first and the last of what was queued in *top* and below since the last part; 0
-        for nothing.
+        for nothing. Return the pending_first_origin of the first.
         """
         cdef Txn *txn = top
+        cdef uint32_t origin = 0
         first_lsn[0] = 0
         last_lsn[0] = 0
         while txn != NULL:
             if txn.pending_first_lsn != 0:
                 if first_lsn[0] == 0 or txn.pending_first_lsn < first_lsn[0]:
                     first_lsn[0] = txn.pending_first_lsn
+                    origin = txn.pending_first_origin
                 if txn.pending_last_lsn > last_lsn[0]:
                     last_lsn[0] = txn.pending_last_lsn
             txn = top.first_child if txn == top else txn.next
+        return origin
 
     def take_message(self, RecordBatch batch not None, Py_ssize_t index):
         """Make a ChangeStream of the non-transactional message that is record *index*."""

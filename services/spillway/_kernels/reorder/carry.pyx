@@ -31,6 +31,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from spillway._kernels.reorder.locators cimport LocatorCache
 from spillway._kernels.reorder.spill cimport Spiller, map_ids
 from spillway._kernels.reorder.table cimport (
+    FIRST_ORIGIN_SHIFT,
     TXN_TOUCHED_CATALOG,
     Extent,
     IdRange,
@@ -152,7 +153,7 @@ cdef int _dump_one(Txn *txn, list parts) except -1:
     cdef bytes relations
     carried.xid = txn.xid
     carried.top_xid = 0 if txn.top == NULL else txn.top.xid
-    carried.flags = txn.flags
+    carried.flags = txn.flags | (txn.pending_first_origin << FIRST_ORIGIN_SHIFT)
     carried.file = 0 if txn.file == NULL else txn.file.number
     carried.first_lsn = txn.first_lsn
     carried.change_bytes = txn.change_bytes
@@ -289,7 +290,8 @@ cdef size_t _load_one(TransactionTable table, const CarriedTxn *carried,
         top = table.lookup(carried.top_xid)
         if top == NULL or not table.adopt(top, txn):
             raise ValueError("a subtransaction comes before its transaction")
-    txn.flags = carried.flags
+    txn.flags = carried.flags & ((1 << FIRST_ORIGIN_SHIFT) - 1)
+    txn.pending_first_origin = carried.flags >> FIRST_ORIGIN_SHIFT
     if file != NULL:
         txn.file = file
         file.references += 1

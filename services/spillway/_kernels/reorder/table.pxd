@@ -33,6 +33,13 @@ cdef enum TxnFlag:
     TXN_INVALIDATES = 0x1000
 
 
+cdef enum:
+    # In pending_first_origin. A table that an older release carried over a restart does not say it.
+    FIRST_ORIGIN_KNOWN = 0x10000
+    # Where pending_first_origin is in the flags of a CarriedTxn, above all of a Txn's own.
+    FIRST_ORIGIN_SHIFT = 15
+
+
 # A run of memory that holds whole changes; capacity bytes follow this header.
 cdef struct Extent:
     Extent *next
@@ -119,6 +126,7 @@ cdef struct Txn:
     uint64_t pending_bytes      # since the last part
     uint64_t pending_first_lsn  # of the first and the last change since then, 0 without any
     uint64_t pending_last_lsn
+    uint32_t pending_first_origin  # the first one's, with FIRST_ORIGIN_KNOWN
     uint64_t tree_pending_bytes  # … of subtransactions too; kept on the top
     uint64_t streamed_upto      # where the last part ended; on the top
     uint32_t parts              # … and how many there were

@@ -23,7 +23,11 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.certify.wire.connection import Frame
 from spillway.certify.wire.messages import described, first_difference
-from spillway.certify.wire.transactions import Assembler, without_lone_origin
+from spillway.certify.wire.transactions import (
+    Assembler,
+    is_origin_of_cuts,
+    without_lone_origin,
+)
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 
@@ -278,7 +282,7 @@ class WireComparison:
     def _compare_changes(self, ours: Transaction, theirs: Transaction) -> None:
         result = self.result
         ours_and_theirs = self._applied(ours, theirs)
-        if ours.is_streamed or theirs.is_streamed:
+        if is_origin_of_cuts(ours, theirs):
             ours_and_theirs = without_lone_origin(*ours_and_theirs)
         for our_change, their_change in itertools.zip_longest(*ours_and_theirs):
             if our_change != their_change or _is_corrupted():

@@ -12,13 +12,12 @@ an Origin (a part does not know it yet), transactions without changes, what was 
 the transaction's, whatever subtransaction they are of, so that those of one that aborted later are
 there if they were streamed before.
 
-Whether there is an Origin is a cut's matter, too, but of transactions that were streamed alone: a
-whole one has the origin of its commit, and PostgreSQL's first part that of the first change in it
-(ReorderBufferProcessTXN). A message has none, nor has a change that is PostgreSQL's own, such as
-the command counter's and the invalidations that a CREATE TABLE begins with. Our first part has the
-origin of the record that makes it due, so that it may have one where PostgreSQL's, cut at the same
-place, has none. So an Origin that one side alone has is
-passed over if either side streamed the transaction (:func:`without_lone_origin`).
+Whether there is an Origin is a cut's matter only where the sides differ in what began the first
+part (:func:`is_origin_of_cuts`). A transaction that comes whole has the origin of its commit, and a
+first part that of the first change in it (ReorderBufferProcessTXN): a message has none, nor has a
+change that is PostgreSQL's own, such as the command counter's and the invalidations that a CREATE
+TABLE begins with. That first change may have been of a subtransaction that had aborted by the time
+that the other side cut.
 
 Changes wait for their transaction's end in a file, once they are more than a little.
 """
@@ -85,6 +84,11 @@ class Transaction:
         """Leave out what subtransaction *subxid* did so far."""
         self._aborted.add(subxid)
         self._changes.pop(subxid, None)
+
+    @property
+    def has_aborted(self) -> bool:
+        """A subtransaction of it had been streamed and then aborted."""
+        return bool(self._aborted)
 
     @property
     def is_empty(self) -> bool:
@@ -192,11 +196,18 @@ class Assembler:
         return ended
 
 
+def is_origin_of_cuts(ours: Transaction, theirs: Transaction) -> bool:
+    """Say whether one side may rightly have an Origin in a transaction that the other has none
+    in.
+    """
+    return ours.is_streamed != theirs.is_streamed or ours.has_aborted or theirs.has_aborted
+
+
 def without_lone_origin(
     ours: Iterator[Change], theirs: Iterator[Change]
 ) -> tuple[Iterator[Change], Iterator[Change]]:
-    """Leave out the Origin that one side's changes begin with, if the other's do not; only for a
-    transaction that a side streamed.
+    """Leave out the Origin that one side's changes begin with, if the other's do not; only where
+    it is a matter of cuts.
     """
     firsts = next(ours, None), next(theirs, None)
     has_origin = [first is not None and first.data[:1] == b"O" for first in firsts]

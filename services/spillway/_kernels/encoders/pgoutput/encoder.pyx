@@ -130,6 +130,9 @@ cdef class Encoder:
     # the message ORIGIN, or None
     cdef bytes origin
     cdef bint in_stream
+    # STREAM START was not written: it waits for the part's first change that is not left out
+    cdef bint is_part_held_back
+    cdef bint is_first_part
     # numbers parts of streamed transactions, from 1
     cdef uint64_t part
     # The chunk at hand; chunks are numbered from 1.
@@ -186,11 +189,25 @@ cdef class Encoder:
         self.in_stream = True
         self.part += 1
 
+    def begin_part_held_back(self, uint32_t xid, bint first):
+        """Start a part of a streamed transaction; have STREAM START ready for its first change that
+        did not come in through a replication origin.
+        """
+        self.begin_part(xid)
+        self.is_part_held_back = True
+        self.is_first_part = first
+
+    @property
+    def has_begun_part(self):
+        """Whether STREAM START was written of the part that ``begin_part_held_back`` started."""
+        return not self.is_part_held_back
+
     cdef void start(self, uint32_t xid) noexcept nogil:
         self.xid = xid
         self.is_open = True
         self.skip = False
         self.in_stream = False
+        self.is_part_held_back = False
 
     cdef void start_held_back(self, uint32_t xid, uint64_t final_lsn,
                               int64_t commit_time) noexcept nogil:
@@ -316,9 +333,12 @@ cdef class Encoder:
             self.relation = change.header.relation
             if change.header.action == INVALIDATION:
                 self.invalidate(&change)
-            elif self.skip or (self.only_local and change.header.flags & FROM_ORIGIN):
                 continue
-            elif change.header.action == MESSAGE:
+            if self.skip or (self.only_local and change.header.flags & FROM_ORIGIN):
+                continue
+            if self.is_part_held_back:
+                self.write_stream_start(out)
+            if change.header.action == MESSAGE:
                 self.put_message(&change, out)
             elif change.header.action == TRUNCATE:
                 self.put_truncate(&change, relations, out)
@@ -506,6 +526,13 @@ cdef class Encoder:
                           PyBytes_GET_SIZE(self.origin))
             out.finish(self.lsn, self.xid)
         return 0
+
+    cdef int write_stream_start(self, MessageBuffer out) except -1 nogil:
+        self.is_part_held_back = False
+        put_byte(&out.payload, c'S')
+        put_int32(&out.payload, self.xid)
+        put_byte(&out.payload, self.is_first_part)
+        return out.finish(self.lsn, self.xid)
 
     cdef int write_commit(self, uint64_t end_lsn, MessageBuffer out) except -1 nogil:
         if not self.is_open:
