@@ -37,6 +37,7 @@ class Table:
     schema: str = "public"
     #: 0: one that follows from its name
     oid: int = 0
+    primary_key_deferrable: bool = False
     #: attribute numbers of columns whose place does not say it, and what rows before ADD COLUMN
     #: show
     attnums: Mapping[str, int] = field(default_factory=dict)
@@ -113,6 +114,8 @@ class Table:
             "replica_identity": self.replica_identity,
             "attributes": max(self.numbers.values()),
         }
+        if self.primary_key_deferrable:
+            relation["primary_key_deferrable"] = True
         return pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
 
 

@@ -168,6 +168,9 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
         # them.
         "attributes": len(descriptor.columns),
     }
+    if descriptor.primary_key_deferrable:
+        # Two rows may have one key until their transaction commits.
+        relation["primary_key_deferrable"] = True
     schema = pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
     message = schema.serialize().to_pybytes()
     return TablePlan(descriptor, columns, key_columns, schema, message, options.not_utf8_escaped)

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
+SEATS = Table(
+    "seats",
+    {"id": pa.int64(), "who": pa.string(), "x": pa.float64()},
+    replica_identity="f",
+    primary_key_deferrable=True,
+)
 ORDERS = Table("orders", {"id": pa.int32(), "total": pa.decimal128(12, 2)})
 
 
@@ -20,8 +26,19 @@ def item(id_: int, name: str | None, body: str | None) -> dict[str, object]:
     return {"id": id_, "name": name, "body": body}
 
 
+def seat(id_: int, who: str, x: float = 0.0) -> dict[str, object]:
+    return {"id": id_, "who": who, "x": x}
+
+
+def sit(who: str, at: int, to: int) -> Change:
+    return update(SEATS, seat(to, who), seat(at, who))
+
+
 def test_changes_of_rows(any_lake: Lake) -> None:
     lake = any_lake
+    lake.slot.commit(*(insert(SEATS, **seat(n, who)) for n, who in enumerate("abcd", 1)))
+    # Two rows have one key until the commit.
+    lake.slot.commit(sit("a", 1, 2), sit("b", 2, 1))
     lake.slot.commit(
         *(insert(ITEMS, **item(i, f"n{i}", "b")) for i in range(1, 6)),
         insert(ORDERS, id=1, total=None),
@@ -35,7 +52,8 @@ def test_changes_of_rows(any_lake: Lake) -> None:
     lake.slot.commit(delete(ITEMS, id=4), insert(ITEMS, **item(4, "again", "b")))
     lake.slot.commit(insert(ITEMS, **item(9, "gone", "b")), delete(ITEMS, id=9))
     summary = lake.run()
-    assert summary.changes == {"public.items": 14, "public.orders": 1}
+    assert summary.changes == {"public.items": 14, "public.orders": 1, "public.seats": 6}
+    assert lake.current("public.seats") == [seat(1, "b"), seat(2, "a"), seat(3, "c"), seat(4, "d")]
     assert lake.current("public.items") == [
         item(1, "second", "b"),
         item(3, "new", "b"),
@@ -51,12 +69,24 @@ def test_changes_of_rows(any_lake: Lake) -> None:
     assert lake.slot.state["confirmed_flush_lsn"] == lake.slot.state["decoded_lsn"] == summary.lsn
 
     # The second batch meets what the first left.
+    lake.slot.commit(sit("b", 1, 2), sit("a", 2, 3), sit("c", 3, 1))
+    lake.slot.commit(
+        insert(SEATS, **seat(4, "e")),
+        delete(SEATS, **seat(4, "d")),
+        insert(SEATS, **seat(5, "gone")),
+        insert(SEATS, **seat(5, "too")),
+        delete(SEATS, **seat(5, "gone")),
+        delete(SEATS, **seat(5, "too")),
+        update(SEATS, seat(1, "c", -0.0), seat(1, "c")),
+    )
     lake.slot.commit(
         update(ITEMS, item(1, "third", "b")),
         delete(ITEMS, id=5),
         update(ITEMS, item(31, "moved", "b"), old={"id": 30}),
     )
-    assert lake.run().changes == {"public.items": 3}
+    assert lake.run().changes == {"public.items": 3, "public.seats": 10}
+    seats = [seat(1, "c", -0.0), seat(2, "b"), seat(3, "a"), seat(4, "e")]
+    assert str(lake.current("public.seats")) == str(seats)
     assert [row["id"] for row in lake.current("public.items")] == [1, 3, 31, 4]
     assert lake.current("public.items")[0]["name"] == "third"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from harness.service import service_in_process
 from spillway.errors import LakeError
 from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.read import Lake
 from spillway.lake.state import boundaries
 from spillway.lake.verify.comparison import Difference
@@ -31,6 +33,8 @@ CREATE TABLE transfers (id int, leg int, at timestamptz DEFAULT now(), _op text,
     PRIMARY KEY (id, leg));
 CREATE TABLE log (line text, n float8);
 ALTER TABLE log REPLICA IDENTITY FULL;
+CREATE TABLE seats (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, who text);
+ALTER TABLE seats REPLICA IDENTITY FULL;
 CREATE TABLE "Odd Name" ("the.id" int PRIMARY KEY, "the.value" float8);
 """
 
@@ -55,7 +59,10 @@ class Bank:
         """Move money: a transaction over both tables, with a large value that stays as it is."""
         self.transfers += 1
         n = self.transfers
+        one, other = n % 3 + 1, (n + 1) % 3 + 1
         statements = [
+            # Two rows exchange their keys.
+            f"UPDATE seats SET id = {one + other} - id WHERE id IN ({one}, {other})",
             f"UPDATE accounts SET balance = balance - 1 WHERE id = {n % 20}",
             f"UPDATE accounts SET balance = balance + 1 WHERE id = {(n * 7 + 1) % 20}",
             f"INSERT INTO transfers (id, leg, _op) SELECT {n}, g, 'x' FROM generate_series(1, 2) g",
@@ -77,6 +84,7 @@ def bank(pg15: Database, tmp_path: Path) -> Iterator[Bank]:
             "INSERT INTO accounts SELECT g, 'n' || g, 100, repeat('x', 9000) FROM "
             "generate_series(0, 19) g"
         )
+        pg15.execute("INSERT INTO seats VALUES (1, 'a'), (2, 'b'), (3, 'c')")
         pg15.execute('INSERT INTO "Odd Name" VALUES (1, 0.5)')
         yield made
         service.drop_slot("s")
@@ -117,7 +125,7 @@ def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> No
         assert [str(table) for table in outcome.tables if not table.equal] == []
         assert {t.table: t.source_rows > 0 for t in outcome.tables} == {
             "public.Odd Name": True, "public.accounts": True, "public.log": True,
-            "public.transfers": True,
+            "public.seats": True, "public.transfers": True,
         }  # fmt: skip
     finally:
         stop.set()
@@ -140,6 +148,8 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
     current = f"delta.`{bank.path}/current/public"
     spark.sql(f"UPDATE {current}.accounts` SET balance = 0, note = NULL WHERE id = 3")
     spark.sql(f"DELETE FROM {current}.accounts` WHERE id = 4")
+    # What became of two rows that exchanged their keys, before deferrable keys were merged as such.
+    spark.sql(f"DELETE FROM {current}.seats` WHERE id = 2")
     spark.sql(f"INSERT INTO {current}.transfers` SELECT 9, 9, now(), 'y'")
     bank.database.execute("ALTER TABLE transfers ADD later int")
     bank.database.execute('DROP TABLE "Odd Name"')
@@ -149,6 +159,7 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
         Difference(("3",), columns=("balance", "note")),
         Difference(("4",), only="source"),
     ]
+    assert by_name["public.seats"].differences == [Difference(("2",), only="source")]
     assert by_name["public.transfers"].differences == [Difference(("9", "9"), only="lake")]
     assert by_name["public.transfers"].notes == [
         "columns in the source only, until the table's next change: later"
@@ -156,6 +167,13 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
     assert by_name["public.log"].equal
     assert by_name["public.Odd Name"].notes == ["the source has no such table"]
     assert not outcome.equal
+    # What mends a table that lost rows.
+    again = LoadSettings(
+        "s", bank.path, bank.database.dsn, ("public.seats",), resync=True, grpc=bank.settings.grpc
+    )
+    assert run_load(again, lambda _: None, spark=spark) == 1
+    seats = replace(bank.verify_settings, tables=("public.seats",))
+    assert [(t.equal, t.lake_rows) for t in verify(seats, spark=spark).tables] == [(True, 3)]
 
     with pytest.raises(LakeError, match=r"no current table of public\.nothing"):
         verify(

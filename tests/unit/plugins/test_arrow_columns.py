@@ -213,6 +213,20 @@ def test_names_that_look_like_the_changes_own(name: str, escaped: str) -> None:
     assert escape_name(name) == escaped
 
 
+def test_a_key_that_two_rows_may_have_until_their_commit_is_told() -> None:
+    table = replace(relation(column(1, "id", 23, 4, "i")), primary_key=(1,))
+    described = {
+        deferrable: json.loads(
+            plan_table(replace(table, primary_key_deferrable=deferrable), OPTIONS).schema.metadata[
+                b"spillway.relation"
+            ]
+        )
+        for deferrable in (False, True)
+    }
+    assert described[True].pop("primary_key_deferrable") is True
+    assert described[True] == described[False]
+
+
 def test_virtual_columns_are_left_out() -> None:
     virtual = ColumnDescriptor(2, "v", 23, -1, 4, True, "i", generated="v")
     plan = plan_table(relation(column(1, "id", 23, 4, "i"), virtual), OPTIONS)

@@ -355,7 +355,8 @@ class Materializer:
         wanted = table_shape.current_schema(newest.columns)
         # If current was behind, there are changes in history that this batch says nothing about.
         plain = start >= had and not part.special
-        if plain and start > 0 and key != MULTISET and len(shapes) == 1:
+        deferrable = part.is_key_deferrable
+        if plain and start > 0 and key != MULTISET and len(shapes) == 1 and not deferrable:
             history = history or self._tables.schema(HISTORY, name)
             if (
                 history is not None
@@ -370,6 +371,8 @@ class Materializer:
         columns = part.columns
         if key == MULTISET:
             effect = net_effect.multiset(events, columns)
+        elif deferrable:
+            effect = net_effect.keyed_at_commit(events, columns, key)
         else:
             effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
         self._tables.apply(name, effect, wanted, key, batch)

@@ -76,6 +76,11 @@ class TableBatch:
         return row_key(self.relation, self.columns)
 
     @property
+    def is_key_deferrable(self) -> bool:
+        """Whether two rows may have one key within a transaction: at any time in the batch."""
+        return any(relation_of(schema).primary_key_deferrable for schema, _, _ in self.schemas)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The table's columns after the batch; ``schemas`` have those that were dropped in it,
         too.

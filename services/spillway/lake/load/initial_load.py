@@ -440,6 +440,8 @@ class InitialLoad:
         events = table_shape.as_of_last(events, [table.shape], table.name)
         if key == MULTISET:
             effect = net_effect.multiset(events, table.columns)
+        elif table.relation.primary_key_deferrable:
+            effect = net_effect.keyed_at_commit(events, table.columns, key)
         else:
             current = self.tables.current(directory)
             effect = net_effect.keyed(events, table.columns, key, current)

@@ -25,6 +25,13 @@ A table without a key of its own but with replica identity FULL is a multiset: i
 holds each distinct row once with the number of its copies, and the net effect of a batch is a count
 per distinct row.
 
+*A key that is checked at commit* (a deferrable primary key, which identifies rows with replica
+identity FULL): two rows may have it inside a transaction, as when they exchange their keys, and the
+last effect on a key may be that the other one left it. But each change tells the whole row that
+went and the whole row that came, and what is there after a commit is right. So such a batch is
+counted like a multiset's, and what is left of a key after that is one row that is there now, one
+that is gone, or both.
+
 TRUNCATE empties the table: only what comes after the last one counts, and
 :attr:`NetEffect.truncated` says so.
 """
@@ -38,7 +45,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DoubleType, FloatType, StructType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -144,6 +151,48 @@ def multiset(events: DataFrame, columns: Sequence[str]) -> NetEffect:
     """Reduce *events* of a table with replica identity FULL to a change of copies per distinct
     row.
     """
+    signed, truncated = _counted(events, columns)
+    net = (
+        signed.groupBy(*map(quoted, columns))
+        .agg(F.sum(COPIES).alias(COPIES))
+        .where(F.col(COPIES) != 0)
+    )
+    return NetEffect(net, truncated)
+
+
+def keyed_at_commit(events: DataFrame, columns: Sequence[str], key: Sequence[str]) -> NetEffect:
+    """Reduce *events* of a table with replica identity FULL by *key*, which several rows may have
+    until their transaction commits.
+    """
+    signed, truncated = _counted(events, columns)
+    # Grouped by their numbers, 0 and -0 were one value, and an update of one to the other nothing.
+    exactly = [
+        F.col(quoted(c)).cast("string")
+        if isinstance(signed.schema[c].dataType, FloatType | DoubleType)
+        else F.col(quoted(c))
+        for c in columns
+    ]
+    rows = signed.select(
+        F.struct(*(_new(c) for c in columns)).alias("_row"),
+        COPIES,
+        *(value.alias(f"_{n}") for n, value in enumerate(exactly)),
+    )
+    net = (
+        rows.groupBy(*(f"_{n}" for n in range(len(exactly))))
+        .agg(F.sum(COPIES).alias(COPIES), F.first("_row").alias("_row"))
+        .where(F.col(COPIES) != 0)
+    )
+    row = F.col("_row")
+    last = net.groupBy(F.struct(*(row[k].alias(k) for k in key)).alias("_k")).agg(
+        (F.max(COPIES) > 0).alias(SET), F.max_by("_row", COPIES).alias("_row")
+    )
+    return NetEffect(last.select(SET, *(row[c].alias(c) for c in columns)), truncated)
+
+
+def _counted(events: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, bool]:
+    """Return the rows that came and went after the last TRUNCATE, with 1 and -1 as their copies,
+    and whether there was one.
+    """
     facts = events.agg(F.max(F.when(F.col("_op") == "T", _at())).alias("truncated_at")).first()
     assert facts is not None  # an aggregate without grouping has one row
     events = _after_truncate(events, facts["truncated_at"])
@@ -167,12 +216,7 @@ def multiset(events: DataFrame, columns: Sequence[str]) -> NetEffect:
             .otherwise(F.array(went, came))
         )
     )
-    net = (
-        signed.groupBy(*map(quoted, columns))
-        .agg(F.sum(COPIES).alias(COPIES))
-        .where(F.col(COPIES) != 0)
-    )
-    return NetEffect(net, facts["truncated_at"] is not None)
+    return signed, facts["truncated_at"] is not None
 
 
 # Columns of the history table, as functions: a Column can't be made before there is a session.

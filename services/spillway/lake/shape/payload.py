@@ -123,6 +123,8 @@ class Relation:
     identity_columns: tuple[str, ...]
     #: pg_class.relreplident: d default, i index, f full, n nothing; '' when the message doesn't say
     replica_identity: str = ""
+    #: whether two rows may have one primary key until their transaction commits
+    primary_key_deferrable: bool = False
 
     @property
     def name(self) -> str:
@@ -176,6 +178,7 @@ def relation_of(schema: pa.Schema) -> Relation:
             primary_key=tuple(described.get("primary_key") or ()),
             identity_columns=tuple(described.get("identity_columns") or ()),
             replica_identity=described.get("replica_identity") or "",
+            primary_key_deferrable=bool(described.get("primary_key_deferrable")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LakeError(

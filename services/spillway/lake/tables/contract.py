@@ -128,7 +128,10 @@ def row_key(relation: Relation, columns: tuple[str, ...]) -> tuple[str, ...] | N
     """Return the columns that the current table is merged by, :data:`MULTISET`, or None: history
     only.
 
-    The key must be known for rows that are gone, and that is what the replica identity logs.
+    The key must be known for rows that are gone, and that is what the replica identity logs. A
+    primary key that is deferrable is none by itself, as PostgreSQL has it; with replica identity
+    FULL it is one, and its batches are reduced by
+    :func:`spillway.lake.shape.net_effect.keyed_at_commit`.
     """
     identity = set(relation.identity_columns)
     if relation.primary_key and identity.issuperset(relation.primary_key):
