@@ -59,12 +59,8 @@ class KeptStep(NamedTuple):
     visible: Snapshot | None
     #: where the next one begins; None: that can't be told
     after: Boundary | None
-
-    @property
-    def cost(self) -> int:
-        """About the bytes that it takes."""
-        messages = self.step.messages
-        return _STEP_COST + len(messages.payload) + 16 * messages.count
+    #: about the bytes that it takes
+    cost: int
 
 
 @dataclass(slots=True, eq=False)
@@ -234,7 +230,8 @@ class SharedReader:
             after = None if before is None else before._replace(steps=before.steps + 1)
         elif (state := reader.state) is not None:
             after = Boundary(reader.place, state, 0)
-        return KeptStep(step, counted, reader.counts, reader.first_lsn, visible, after)
+        cost = _STEP_COST + len(step.messages.payload) + 16 * step.messages.count
+        return KeptStep(step, counted, reader.counts, reader.first_lsn, visible, after, cost)
 
     def _is_little(self) -> bool:
         """Say whether the event loop may read from where the reader found the log's end."""

@@ -13,7 +13,9 @@ which slots read later.
     first_lsn         min(readers, flushed_lsn)      received_lsn
         |─────────────|───────────────|────────────────|
 
-A reader that never comes on holds everything back: then it is the kernel's to decide, as it would
+A reader is a walk of the WAL, which many sessions may share (:mod:`spillway.wal.shared_walk`); it
+has passed what none of those that it is of concern to will read again, however long the others
+sleep. One that never comes on holds everything back: then it is the kernel's to decide, as it would
 be without us. A restart reads from the disk what comes after its snapshot, 256 MB at most
 (EngineSettings.checkpoint_wal_bytes). No file changes: what is dropped can be read as before.
 """

@@ -60,15 +60,13 @@ class CatalogQuestions:
 
     def are_waiting(self) -> bool:
         """Whether there is any to answer."""
-        return not self._waiting.empty()
+        # The queue's own question takes a lock; this is asked several times for each commit.
+        return bool(self._waiting.queue)
 
     def answer(self, mirror: CatalogMirror) -> None:
         """Answer what was asked since the last time; on the decoding thread."""
-        while True:
-            try:
-                question, answer = self._waiting.get_nowait()
-            except queue.Empty:
-                return
+        while self.are_waiting():
+            question, answer = self._waiting.get_nowait()
             if not answer.set_running_or_notify_cancel():
                 continue
             try:

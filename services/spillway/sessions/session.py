@@ -690,8 +690,9 @@ class Session:
                 if held - decoder.memory_bytes >= WORTH_BYTES:
                     freed_memory.give_back()
             caught_up = changes.caught_up
-            # What is there is taken before anything waits for more.
-            wait_s = changes.look_s if caught_up else 0.0
+            # Until it has caught up, or is past what failed, it is to be known when it does.
+            settles = not self._caught_up or self._error is not None or self._failing.runs
+            wait_s = 0.0 if settles and not caught_up else changes.look_s
             if not self._log.restart_lsn:
                 self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
             if self.signs.is_past_failure(caught_up=caught_up):

@@ -395,8 +395,12 @@ class LogWriter:
         with self._lock:
             self._decoded_lsn = max(self._decoded_lsn, self._pending_decoded_lsn)
         self._show()
-        self._shown.tell()
-        self._announce()
+        try:
+            self._announce()
+        finally:
+            # The last thing: who is told runs on another thread, which would wait for the
+            # interpreter's lock as long as there is more to do here.
+            self._shown.tell()
 
     def _show(self) -> None:
         """Move the visible end to the end of what is in the files."""

@@ -77,7 +77,7 @@ SPARE_BYTES: Final = 2 << 20
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
 #: A reader that waits for the one who leads looks that often whether that is still so, and says how
-#: far it has passed. Where there are many they look less often, all together so many times a second,
+#: far it has passed. Where there are many each looks less often, all together so often a second,
 #: and when so much was passed that it should be seen at once.
 _LOOK_S: Final = 0.5
 _LOOK_MAX_S: Final = 2.0
@@ -134,11 +134,6 @@ class StoredWal(Protocol):
 
     def leave(self, reader: Hashable) -> None:
         """Hear that *reader* reads no more."""
-
-
-def _look_s(readers: int) -> float:
-    """Return how long one of so many readers sleeps until it looks."""
-    return max(_LOOK_S, min(readers / _LOOKS_PER_S, _LOOK_MAX_S))
 
 
 class _Database:
@@ -229,7 +224,7 @@ class _Walk:
         """Return how long *reader*, which has *left_s*, is to wait before it looks again; None when
         it is to lead.
         """
-        patience_s = max(left_s, 0.0) if self.is_at_end else _look_s(len(self.readers))
+        patience_s = max(left_s, 0.0) if self.is_at_end else reader.look_s
         away_s = now_s - self.left_at
         if self.leader is None:
             is_expected = self.away is not None and self.away is not reader and away_s < _AWAY_S
@@ -436,6 +431,9 @@ class SharedWalk:
         self._lock = threading.Lock()
         self._walks: list[_Walk] = []
         self._readers = 0
+        #: how long who has taken all waits for more before it looks whether there is anything else
+        #: to do
+        self.look_s = _LOOK_S
         #: batches that walkers have made, for who counts
         self.batches_walked = 0
 
@@ -451,21 +449,19 @@ class SharedWalk:
         reader = RecordReader(self, position, interest, threading.Condition(self._lock))
         with self._lock:
             self._join(reader, version)
-            self._readers += 1
+            self._count(1)
         return reader
+
+    def _count(self, more: int) -> None:
+        """Have so many readers more."""
+        self._readers += more
+        self.look_s = max(_LOOK_S, min(self._readers / _LOOKS_PER_S, _LOOK_MAX_S))
 
     @property
     def kept_bytes(self) -> int:
         """Memory of what is kept for readers that are behind."""
         with self._lock:
             return sum(walk.kept_bytes + walk.late_bytes for walk in self._walks)
-
-    @property
-    def look_s(self) -> float:
-        """How long who has taken all waits for more before it looks whether there is anything else
-        to do.
-        """
-        return _look_s(self._readers)
 
     @property
     def walks(self) -> int:
@@ -571,6 +567,8 @@ class RecordReader:
         #: no batch from there on, before this one, is of its database; it says nothing when it is
         #: smaller
         self.own_from = 0
+        #: what it has taken as it led
+        self._own: tuple[RecordBatch, int] | None = None
         #: it was woken to say how far it has passed
         self.passes = False
         #: it waits to be told that there is no more, if there is not
@@ -597,7 +595,7 @@ class RecordReader:
         with shared._lock:  # noqa: SLF001 - two halves of one thing
             if self in self.walk.readers:
                 shared._leave(self)  # noqa: SLF001
-                shared._readers -= 1  # noqa: SLF001
+                shared._count(-1)  # noqa: SLF001
 
     def take(
         self, timeout_s: float, called: Callable[[], bool] = lambda: False
@@ -656,6 +654,7 @@ class RecordReader:
                 walk.leader = self
                 if walk.deputy is self:
                     walk.deputy = None
+            self._own = None
             try:
                 has_more = self._lead(walk, began_at, deadline, called)
             finally:
@@ -663,6 +662,12 @@ class RecordReader:
                     if walk.leader is self:
                         walk.resign(self)
                     walk.hand_on()
+            if self._own is not None:
+                self.caught_up = False
+                self.read_lsn = self.position
+                self.was_given = True
+                taken, self._own = self._own, None
+                return taken
             if not has_more:
                 self.caught_up = walk.is_at_end
                 self.read_lsn = walk.walker.fed_lsn
@@ -719,18 +724,18 @@ class RecordReader:
     def _lead(
         self, walk: _Walk, began_at: int, deadline: float, called: Callable[[], bool]
     ) -> bool:
-        """Walk on until there is a batch of interest, or an end to it, which the next look finds;
-        False when neither came in time.
+        """Walk on until there is a batch of interest, which is taken then, or somebody else is to
+        lead, or the walk ends; False when none of it came in time.
         """
         shared, walker = self._shared, walk.walker
         store = shared._store  # noqa: SLF001
         look_at = time.monotonic() + shared.look_s
-        is_full = False
+        is_full, is_fed = False, True
         while True:
             if self.position > began_at and (called() or time.monotonic() >= look_at):
                 return False
             try:
-                batch = walker.next_batch(_BATCH_RECORDS)
+                batch = walker.next_batch(_BATCH_RECORDS) if is_fed else None
             except SpillwayError as error:
                 self._end(walk, error)
                 return True
@@ -744,8 +749,10 @@ class RecordReader:
                     shared.batches_walked += 1
                     start = batch.first_from(self.position)
                     is_passed = self._interest.interest(batch, start) == PASSED
-                    if is_passed:
-                        self._step_over(batch)
+                    # Who leads has passed all before: it takes it at once, or passes this, too.
+                    self._step_over(batch)
+                    if not is_passed:
+                        self._own = batch, start
                     shared._trim(walk)  # noqa: SLF001
                     if is_passed and (heir := woken or walk.overtaken()) is not None:
                         walk.resign(heir)
@@ -755,6 +762,7 @@ class RecordReader:
                 return True
             lsn = walker.fed_lsn
             data = store.read(lsn, _READ_BYTES)
+            is_fed = bool(data)
             if data:
                 walk.is_at_end = False
                 is_full = len(data) >= _READ_BYTES
