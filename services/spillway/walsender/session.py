@@ -69,6 +69,8 @@ _TEXT_SETTINGS: Final = frozenset(
 )
 #: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
 _SEARCH_PATH_STATEMENT: Final = b"SELECT pg_catalog.set_config('search_path', '', false)"
+#: Values of client_min_messages that leave warnings out.
+_SILENT: Final = frozenset({"error", "fatal", "panic"})
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
@@ -525,6 +527,8 @@ class Session:
                             None
                             if conversion is None
                             else ConvertedText(conversion, encoding.failure),
+                            warns=self._session_settings.get("client_min_messages", "").lower()
+                            not in _SILENT,
                             heard=lambda: commands.keep(slot),
                         ).run()
                     finally:
@@ -575,7 +579,7 @@ def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
         if equals:
             given[name.replace("-", "_").lower()] = value
     given |= {name.lower(): value for name, value in parameters.items()}
-    wanted = _TEXT_SETTINGS | {"wal_sender_timeout", "client_encoding"}
+    wanted = _TEXT_SETTINGS | {"wal_sender_timeout", "client_encoding", "client_min_messages"}
     return {name: value for name, value in given.items() if name in wanted}
 
 
