@@ -42,7 +42,8 @@ of its caches at this point of the decoding (``decoding/invalidations.py``). An 
 relation whose definition it was (0: of all); or, with a catalog's oid in its upper half, a row of
 that catalog by the hash of its key, or with the highest bit all of them. Only who announces
 relations to its consumer (pgoutput) cares. Those that are executed at a transaction's end are its
-last change; they concern what comes after it.
+last changes; they concern what comes after it. A consumer that leaves the transaction out executes
+those without FROM_OTHER alone.
 
 TOAST value (``toast_count`` times; the value of an external pointer with that va_valueid)::
 
@@ -86,5 +87,7 @@ HAS_OLD: Final = 2
 OLD_IS_KEY: Final = 4
 #: the record was written under a replication origin
 FROM_ORIGIN: Final = 16
+#: of an INVALIDATION: another transaction's commit made it so, while this one was in progress
+FROM_OTHER: Final = 32
 #: arena only: TOAST chunks gathered so far are done with after this change
 CLEAR_TOAST: Final = 8

@@ -12,7 +12,8 @@ server's decoding of the same WAL executes them.
   too. So they are at the end of one whose changes were decoded before: at COMMIT PREPARED, ROLLBACK
   PREPARED, the abort of a streamed one.
 - When a transaction that changed the catalog commits, its messages go to every transaction in
-  progress that has changes already, to be executed at that place of it, and at its end again.
+  progress that has changes already, to be executed at that place of it, and at its end again; by
+  a consumer that leaves that transaction out, because it came from elsewhere, not at all.
 - Messages of a command without a transaction id (VACUUM) are executed when their record is read:
   between transactions. So are those of another database's transaction at its commit; some are for
   all databases.
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from spillway._kernels.reorder.invalidation_items import InvalidationParser, PendingItems
 from spillway.catalog.descriptor import FIRST_NORMAL_OID
-from spillway.decoding.change_format import HAS_NEW, HEADER_SIZE, INVALIDATION
+from spillway.decoding.change_format import FROM_OTHER, HAS_NEW, HEADER_SIZE, INVALIDATION
 from spillway.errors import CorruptWal
 from spillway.pg.lsn import Lsn
 
@@ -66,6 +67,24 @@ _CHANGE: Final = struct.Struct("<IBBHIIQII")
 _SAVED: Final = struct.Struct("<IIIII")
 
 
+class Executed(NamedTuple):
+    """What is invalidated when a transaction's changes have been decoded."""
+
+    #: by its own messages; nothing else where they are left out (ReorderBufferForget)
+    own: tuple[int, ...]
+    #: by those of others that committed while it was in progress
+    from_others: tuple[int, ...]
+
+    def changes(self, xid: int, lsn: int) -> bytes:
+        """Return it as a chunk of transaction *xid*; empty for nothing."""
+        chunk = b""
+        if self.own:
+            chunk += invalidation_change(xid, lsn, self.own)
+        if self.from_others:
+            chunk += invalidation_change(xid, lsn, self.from_others, FROM_OTHER)
+        return chunk
+
+
 class Ending(NamedTuple):
     """What is invalidated when a transaction has committed."""
 
@@ -73,17 +92,18 @@ class Ending(NamedTuple):
     #: databases), and at the COMMIT PREPARED of one that was decoded at its PREPARE
     own: tuple[int, ...]
     #: when it was
-    decoded: tuple[int, ...]
+    decoded: Executed
 
 
-NOTHING: Final = Ending((), ())
+NOTHING_EXECUTED: Final = Executed((), ())
+NOTHING: Final = Ending((), NOTHING_EXECUTED)
 
 
 class ChangeQueue(Protocol):
     """What is needed of the reorder buffer."""
 
-    def add_invalidation(self, xid: int, lsn: int, items: Sequence[int]) -> None:
-        """Queue a change in (sub)transaction *xid*."""
+    def add_invalidation(self, xid: int, lsn: int, items: Sequence[int], from_other: bool) -> None:
+        """Queue a change in (sub)transaction *xid*; with *from_other* another one has caused it."""
         ...
 
     def top_xid(self, xid: int) -> int:
@@ -132,7 +152,7 @@ class Invalidations:
         pending.own_count += count
         if items:
             pending.own.update(dict.fromkeys(items))
-            self._buffer.add_invalidation(xid, lsn, items)
+            self._buffer.add_invalidation(xid, lsn, items, False)
         return ()
 
     def commit(self, xid: int, lsn: int) -> Ending:
@@ -153,7 +173,7 @@ class Invalidations:
                 pending.distributed.update(committed.own)
                 pending.distributed_count += committed.own_count
                 if items:
-                    self._buffer.add_invalidation(other, lsn, items)
+                    self._buffer.add_invalidation(other, lsn, items, True)
         ending = Ending(items, self.at_end(xid))
         self.forget((xid,))
         return ending
@@ -182,14 +202,15 @@ class Invalidations:
             )
         return parsed
 
-    def at_end(self, top_xid: int) -> tuple[int, ...]:
+    def at_end(self, top_xid: int) -> Executed:
         """Return what is executed when the changes of *top_xid*, read so far, have been decoded."""
         pending = self._pending.get(top_xid)
         if pending is None:
-            return ()
+            return NOTHING_EXECUTED
         if pending.distributed_count >= _DISTRIBUTED_MESSAGES_MAX:
-            return (ALL_RELATIONS,) if self._version.relcache_reset_counts else ()
-        return tuple(pending.own | pending.distributed)
+            return Executed((), (ALL_RELATIONS,) if self._version.relcache_reset_counts else ())
+        others = tuple(item for item in pending.distributed if item not in pending.own)
+        return Executed(tuple(pending.own), others)
 
     def own(self, top_xid: int) -> tuple[int, ...]:
         """Return what *top_xid* itself has invalidated: executed when it is rolled back after it
@@ -235,10 +256,12 @@ class Invalidations:
             )
 
 
-def invalidation_change(xid: int, lsn: int, items: Collection[int]) -> bytes:
-    """Return a chunk with one INVALIDATION of *items*, in the change format."""
+def invalidation_change(xid: int, lsn: int, items: Collection[int], flags: int = 0) -> bytes:
+    """Return a chunk with one INVALIDATION of *items*, in the change format; of *flags*, 0 or
+    FROM_OTHER.
+    """
     section = struct.pack(f"<Q{len(items)}Q", len(items), *items)
     header = _CHANGE.pack(
-        HEADER_SIZE + len(section), INVALIDATION, HAS_NEW, 0, 0, xid, lsn, len(section), 0
+        HEADER_SIZE + len(section), INVALIDATION, HAS_NEW | flags, 0, 0, xid, lsn, len(section), 0
     )
     return header + section

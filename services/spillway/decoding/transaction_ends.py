@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.reorder import buffer as reorder
 from spillway._kernels.reorder.transaction_run import TransactionRun
-from spillway.decoding.invalidations import invalidation_change
+from spillway.decoding.invalidations import NOTHING_EXECUTED, Executed
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.decoding.transaction import (
     Prepared,
@@ -440,7 +440,7 @@ class TransactionEnds:
         """Deliver an invalidation outside of transactions; nothing for no *oids*."""
         if oids and self._builder.delivers(lsn):
             header = TransactionHeader(0, lsn, lsn, end_lsn, 0, kind=TransactionKind.MESSAGE)
-            self._deliver(header, None, oids)
+            self._deliver(header, None, Executed(tuple(oids), ()))
 
     def hand_over(self) -> None:
         """Deliver the plain commits that the kernel has gathered, if there are any."""
@@ -462,7 +462,7 @@ class TransactionEnds:
         self,
         header: TransactionHeader,
         stream: ChangeStream | None,
-        invalidated: Sequence[int] = (),
+        executed: Executed = NOTHING_EXECUTED,
     ) -> None:
         self.hand_over()
         relations = _NO_CHANGES
@@ -473,9 +473,7 @@ class TransactionEnds:
             if header.kind is _COMMIT or header.kind not in _STAYS:
                 self.total_txns += 1
                 self.total_bytes += stream.change_bytes
-        ending = b""
-        if invalidated:
-            ending = invalidation_change(header.xid, header.final_lsn, invalidated)
+        ending = executed.changes(header.xid, header.final_lsn)
         transaction = DecodedTransaction(header, stream, relations, ending)
         try:
             self._sink.transaction(transaction)

@@ -249,6 +249,7 @@ class SlotReader:
             self._plugin.flush(out)
             self.confirm_lsn = max(self.confirm_lsn, self._gathered_to)
         messages = out.take()
+        messages.notices = self._plugin.take_notices()
         self.bytes += len(messages.payload)
         return Step(messages, self.confirm_lsn, exhausted, self._reached_end)
 

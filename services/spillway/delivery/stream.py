@@ -123,7 +123,7 @@ class EngineStream:
                     # now.
                     self._slot.check_valid()
                     raise
-                if step.messages.count or step.reached_end:
+                if step.messages.count or step.messages.notices or step.reached_end:
                     return self._batch(step.messages, final=step.reached_end)
             self._slot.check_valid()
             self._decoded.check_readable()

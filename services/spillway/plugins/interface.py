@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
+    from spillway.plugins.messages import Notice
 
 
 #: How kernels are told that there is no limit on the number of messages.
@@ -150,6 +151,10 @@ class OutputPlugin(ABC):
 
     def flush(self, out: MessageBuffer) -> None:  # noqa: B027 - most hold nothing back
         """Emit what was held back."""
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """Return what its consumer is to be warned of, of messages since this was asked last."""
+        return ()
 
     def shutdown(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what was taken; called once, when the reader closes, on every path. Must not

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class Notice(NamedTuple):
+    """A warning of an output plugin: what a walsender's client gets as a NoticeResponse."""
+
+    #: how many messages of the batch are before it
+    at: int
+    sqlstate: str
+    message: str
+    detail: str
+    hint: str
 
 
 @dataclass(slots=True)
@@ -27,6 +39,8 @@ class EncodedBatch:
     #: u32 array
     xids: bytes | memoryview
     count: int
+    #: in their order
+    notices: tuple[Notice, ...] = ()
     serialised: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -38,4 +52,33 @@ class EncodedBatch:
             b"".join(batch.lsns for batch in batches),
             b"".join(batch.xids for batch in batches),
             sum(batch.count for batch in batches),
+            tuple(
+                notice._replace(at=before + notice.at)
+                for before, batch in zip(
+                    itertools.accumulate((batch.count for batch in batches), initial=0),
+                    batches,
+                    strict=False,
+                )
+                for notice in batch.notices
+            ),
         )
+
+    def between_notices(self) -> list[Self]:
+        """Split it where its notices are: each part but the first is behind one."""
+        edges = [0, *(notice.at for notice in self.notices), self.count]
+        sizes = memoryview(self.lengths).cast("I")
+        parts = []
+        begin = 0
+        for first, last in itertools.pairwise(edges):
+            end = begin + sum(sizes[first:last])
+            parts.append(
+                type(self)(
+                    memoryview(self.payload)[begin:end],
+                    memoryview(self.lengths)[4 * first : 4 * last],
+                    memoryview(self.lsns)[8 * first : 8 * last],
+                    memoryview(self.xids)[4 * first : 4 * last],
+                    last - first,
+                )
+            )
+            begin = end
+        return parts

@@ -32,6 +32,7 @@ from spillway.errors import NotCaptured, UnknownPublication
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import Since
 from spillway.plugins.interface import NO_MESSAGE_LIMIT, OutputPlugin
+from spillway.plugins.messages import Notice
 from spillway.plugins.pgoutput_options import PgoutputOptions, StreamingMode, parse_options
 from spillway.plugins.pgoutput_publications import PublicationCache
 from spillway.plugins.pgoutput_relation import Publishing, publishing_of
@@ -88,6 +89,9 @@ class Pgoutput(OutputPlugin):
         self._slot = context.slot_name
         self._encoding = context.encoding
         self._warned: set[str] = set()
+        # What the messages at hand go into, and what there is to be said between them.
+        self._out: MessageBuffer | None = None
+        self._notices: list[Notice] = []
 
     @classmethod
     def validate(cls, options: Mapping[str, str], context: PluginContext) -> None:
@@ -131,6 +135,7 @@ class Pgoutput(OutputPlugin):
             ConflictingPublications: publications contradict each other about a table.
         """
         del header
+        self._out = out
         self._encoder.changes(chunk, relations, out)
 
     def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
@@ -150,9 +155,16 @@ class Pgoutput(OutputPlugin):
         Raises:
             As :meth:`changes`.
         """
+        self._out = out
         limit = NO_MESSAGE_LIMIT if message_limit is None else message_limit
         opened = self._version < Since.PGOUTPUT_SKIPS_EMPTY
         self._encoder.transactions(run, out, batch_bytes, limit, opened)
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """Return the warnings of publications that are not there."""
+        notices = tuple(self._notices)
+        self._notices.clear()
+        return notices
 
     # ---- sharing
 
@@ -340,6 +352,15 @@ class Pgoutput(OutputPlugin):
                 "Or name publications that exist here.",
                 publication=name,
             )
+        self._notices.append(
+            Notice(
+                0 if self._out is None else self._out.count,
+                "55000",
+                f'skipped loading publication "{name}"',
+                "The publication does not exist at this point in the WAL.",
+                "Create the publication if it does not exist.",
+            )
+        )
         if name not in self._warned:
             self._warned.add(name)
             log.warning(

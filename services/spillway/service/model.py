@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.delivery.model import Change, Consumer, Preview, StreamBatch
+from spillway.plugins.messages import EncodedBatch, Notice
 from spillway.sessions.model import DatabaseSession, Decoding, SourceInfo
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ __all__ = [
     "Consumer",
     "DatabaseSession",
     "Decoding",
+    "EncodedBatch",
+    "Notice",
     "Obstacle",
     "PluginInfo",
     "Preview",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from spillway._kernels.walsender.text_conversion import TextConversion
     from spillway.service.interface import SlotStream
-    from spillway.service.model import StreamBatch
+    from spillway.service.model import EncodedBatch
     from spillway.walsender.handshake import Connection
 
 #: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
@@ -81,6 +81,7 @@ class CopyStream:
         open_writes: a value of ``copy_data.OPEN_WRITES``: which messages bear 0/0.
         timeout_s: wal_sender_timeout; 0: none.
         text: how text is converted; None: it goes out as it is.
+        warns: whether the client wants warnings (client_min_messages).
         heard: called whenever the client has shown that it lives.
     """
 
@@ -92,6 +93,7 @@ class CopyStream:
         timeout_s: float,
         text: ConvertedText | None = None,
         *,
+        warns: bool = True,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
@@ -99,6 +101,7 @@ class CopyStream:
         self._open_writes = open_writes
         self._timeout_s = timeout_s
         self._text = text
+        self._warns = warns
         self._heard = heard
         #: everything that commits before this is written to the socket, whole
         self._sent_lsn = Lsn(0)
@@ -144,8 +147,8 @@ class CopyStream:
         while True:
             batch = await self._stream.next_batch(wait_s)
             encoded = batch.messages
-            if encoded.count:
-                frames, failure = self._frames(batch)
+            if encoded.count or encoded.notices:
+                frames, failure = self._told(encoded)
                 # Not kept while the client takes its time.
                 del encoded
                 connection.writer.write(frames)
@@ -162,11 +165,25 @@ class CopyStream:
                 wait_s = _POLL_S
             await self._drain()
 
-    def _frames(self, batch: StreamBatch) -> tuple[bytes, WireError | None]:
+    def _told(self, encoded: EncodedBatch) -> tuple[bytes, WireError | None]:
+        """Make what is sent of a batch: its frames, with notices in their places."""
+        if not encoded.notices:
+            return self._frames(encoded)
+        first, *others = encoded.between_notices()
+        told, failure = self._frames(first)
+        for notice, part in zip(encoded.notices, others, strict=True):
+            if failure is not None:
+                break
+            if self._warns:
+                told += messages.warning(notice)
+            frames, failure = self._frames(part)
+            told += frames
+        return told, failure
+
+    def _frames(self, encoded: EncodedBatch) -> tuple[bytes, WireError | None]:
         """Make the frames of a batch, and the error of the message behind them, if they end there;
         PostgreSQL has sent what was before it, too.
         """
-        encoded = batch.messages
         if self._text is None:
             payload, lengths, lsns = encoded.payload, encoded.lengths, encoded.lsns
             return copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes), None

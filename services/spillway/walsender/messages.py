@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spillway.service.model import Notice
     from spillway.walsender.client_encoding import ClientEncoding
 
 CANCEL_REQUEST: Final = 80877102
@@ -292,13 +293,21 @@ def ready_for_query(status: bytes = b"I") -> bytes:
 
 def error_response(error: WireError) -> bytes:
     """Make an ErrorResponse with the fields of PostgreSQL's."""
-    severity = "FATAL" if error.fatal else "ERROR"
-    fields = [(b"S", severity), (b"V", severity), (b"C", error.sqlstate), (b"M", error.message)]
-    if error.detail:
-        fields.append((b"D", error.detail))
-    if error.hint:
-        fields.append((b"H", error.hint))
-    return message(b"E", b"".join(code + _string(text) for code, text in fields) + b"\0")
+    return _response(b"E", "FATAL" if error.fatal else "ERROR", error)
+
+
+def warning(notice: Notice) -> bytes:
+    """Make a NoticeResponse with the fields of PostgreSQL's."""
+    return _response(b"N", "WARNING", notice)
+
+
+def _response(kind: bytes, severity: str, told: WireError | Notice) -> bytes:
+    fields = [(b"S", severity), (b"V", severity), (b"C", told.sqlstate), (b"M", told.message)]
+    if told.detail:
+        fields.append((b"D", told.detail))
+    if told.hint:
+        fields.append((b"H", told.hint))
+    return message(kind, b"".join(code + _string(text) for code, text in fields) + b"\0")
 
 
 def row_description(columns: Sequence[tuple[str, int]]) -> bytes:

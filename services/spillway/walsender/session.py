@@ -54,6 +54,7 @@ from spillway.walsender.sql.statements import may_speak_of_slots
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
+    from contextlib import AbstractContextManager
 
     from spillway.service.interface import EngineInterface
     from spillway.store.rows import UserRow
@@ -68,6 +69,8 @@ _TEXT_SETTINGS: Final = frozenset(
 )
 #: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
 _SEARCH_PATH_STATEMENT: Final = b"SELECT pg_catalog.set_config('search_path', '', false)"
+#: Values of client_min_messages that leave warnings out.
+_SILENT: Final = frozenset({"error", "fatal", "panic"})
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
@@ -127,6 +130,8 @@ class Session:
         self.key = key
         self._parameters: Mapping[str, str] = {}
         self._is_streaming = False
+        #: a client has ended a stream of this connection by CopyDone
+        self._has_streamed = False
         #: as asked for at the start
         self._encoding = ClientEncoding("UTF8", "UTF8")
         #: as given at the start, or set since, that matter here; names in lower case
@@ -228,7 +233,9 @@ class Session:
             raise
         # What clients compare with pg_backend_pid(), and with who notifies them.
         self.pid = upstream.pid
-        self._relay = Relay(self._connection, upstream, Slots(self._engine, commands))
+        self._relay = Relay(
+            self._connection, upstream, Slots(self._engine, commands, upstream.parameters.get)
+        )
         return upstream.statuses
 
     def _kind_asked_for(self) -> Kind:
@@ -297,9 +304,7 @@ class Session:
             OSError, asyncio.IncompleteReadError: it is gone.
         """
         skipping = False
-        client = self._parameters.get("application_name")
-        user = self._parameters.get("user")
-        with calling(self._address, client, protocol=POSTGRESQL, user=user):
+        with self._calling():
             if self._relay is not None:
                 await self._relay.run()
                 return
@@ -453,7 +458,8 @@ class Session:
         except WireError:
             return False
         name = ".".join(quote_identifier(part) for part in command.name.split("."))
-        await sql.run(messages.query(f"SHOW {name}"))
+        if not await sql.run(messages.query(f"SHOW {name}")):
+            await commands.drop_temporary()
         return True
 
     async def _run_plain(self, commands: Commands, body: bytes) -> None:
@@ -477,10 +483,15 @@ class Session:
     async def _run_sql(self, commands: Commands, query: bytes, rest_bytes: int = 0) -> None:
         commands.check_sql()
         if not rest_bytes and may_speak_of_slots(query) and self._session_sql.status != b"E":
+            # What its session says of backslashes counts.
+            await self._session_sql.open()
             text = query[_HEAD_BYTES:-1]
-            changed = await Slots(self._engine, commands).simple(text)
+            slots = Slots(self._engine, commands, self._session_sql.parameter)
+            changed = await slots.simple(text)
             query = messages.message(b"Q", changed + b"\0")
-        await self._session_sql.run(query, rest_bytes)
+        if not await self._session_sql.run(query, rest_bytes):
+            # As any error of a backend's does (PostgresMain).
+            await commands.drop_temporary()
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
         slot = await commands.slot_to_read(command.slot_name, command.start_lsn)
@@ -493,30 +504,51 @@ class Session:
         }
         encoding = self._client_encoding()
         conversion = encoding.conversion(slot.plugin, {**slot.options, **options})
-        async with self._engine.stream(
-            command.slot_name,
-            start_lsn=command.start_lsn or None,
-            options={**printing, **options},
-            batch_bytes=BATCH_BYTES,
-            keep_temporary=True,
-        ) as stream:
-            await self._connection.send(messages.copy_both_response())
-            self._is_streaming = True
-            try:
-                await CopyStream(
-                    self._connection,
-                    stream,
-                    open_writes_of(slot.plugin, {**slot.options, **options}),
-                    self._wal_sender_timeout_s(),
-                    None if conversion is None else ConvertedText(conversion, encoding.failure),
-                    heard=lambda: commands.keep(slot),
-                ).run()
-            finally:
-                self._is_streaming = False
+        # Once its client has ended a stream by CopyDone, a walsender ends the next one as soon as
+        # it has begun, without a CopyDone of its own (WalSndLoop).
+        is_over = self._has_streamed
+        with self._calling():
+            async with self._engine.stream(
+                command.slot_name,
+                start_lsn=command.start_lsn or None,
+                options={**printing, **options},
+                batch_bytes=BATCH_BYTES,
+                keep_temporary=True,
+            ) as stream:
+                await self._connection.send(messages.copy_both_response())
+                if not is_over:
+                    self._is_streaming = True
+                    try:
+                        await CopyStream(
+                            self._connection,
+                            stream,
+                            open_writes_of(slot.plugin, {**slot.options, **options}),
+                            self._wal_sender_timeout_s(),
+                            None
+                            if conversion is None
+                            else ConvertedText(conversion, encoding.failure),
+                            warns=self._session_settings.get("client_min_messages", "").lower()
+                            not in _SILENT,
+                            heard=lambda: commands.keep(slot),
+                        ).run()
+                    finally:
+                        self._is_streaming = False
+        self._has_streamed = True
         await self._connection.send(
-            messages.copy_done(),
+            *(() if is_over else (messages.copy_done(),)),
             messages.command_complete("COPY 0"),
             messages.command_complete(command.tag),
+        )
+
+    def _calling(self) -> AbstractContextManager[None]:
+        """Work for the client, by the name that it has now: it may have set another one since."""
+        given = self._parameters.get("application_name")
+        name = None if self._sql is None else self._sql.parameter("application_name")
+        return calling(
+            self._address,
+            given if name is None else name,
+            protocol=POSTGRESQL,
+            user=self._parameters.get("user"),
         )
 
     def _wal_sender_timeout_s(self) -> float:
@@ -547,7 +579,7 @@ def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
         if equals:
             given[name.replace("-", "_").lower()] = value
     given |= {name.lower(): value for name, value in parameters.items()}
-    wanted = _TEXT_SETTINGS | {"wal_sender_timeout", "client_encoding"}
+    wanted = _TEXT_SETTINGS | {"wal_sender_timeout", "client_encoding", "client_min_messages"}
     return {name: value for name, value in given.items() if name in wanted}
 
 

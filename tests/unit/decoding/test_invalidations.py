@@ -30,7 +30,7 @@ class Queue:
         self.queued: list[tuple[int, int, tuple[int, ...]]] = []
         self.expected: list[int] = []
 
-    def add_invalidation(self, xid: int, lsn: int, oids: Sequence[int]) -> None:
+    def add_invalidation(self, xid: int, lsn: int, oids: Sequence[int], from_other: bool) -> None:
         self.queued.append((xid, lsn, tuple(oids)))
 
     def expect_invalidations(self, xid: int) -> None:
@@ -90,10 +90,10 @@ def test_queued_executed_at_the_end_and_distributed() -> None:
     restored.load(invalidations.dump())
     assert restored.dump() == invalidations.dump()
 
-    assert restored.commit(10, 5) == ((16400,), (16400,))
+    assert restored.commit(10, 5) == ((16400,), ((16400,), ()))
     assert queue.queued[2:] == [(20, 5, (16400,))]
     # What came from others is executed, and goes no further.
-    assert restored.commit(20, 6) == ((16500,), (16500, 16400))
+    assert restored.commit(20, 6) == ((16500,), ((16500,), (16400,)))
     assert queue.queued[3:] == [(10, 6, (16500,))]
     assert restored.commit(30, 7) is NOTHING
 
@@ -105,8 +105,8 @@ def test_too_many_from_others_invalidate_everything() -> None:
     for _ in range(512):
         invalidations.record(10, record, 1)
     invalidations.record(10, messages((-2, DATABASE, 16400)), 2)
-    assert invalidations.commit(10, 3).decoded == (16400,)
-    assert invalidations.at_end(20) == (0,)
+    assert invalidations.commit(10, 3).decoded == ((16400,), ())
+    assert invalidations.at_end(20) == ((), (0,))
 
 
 @pytest.mark.parametrize("damage", [b"", b"\1\0\0", b"\1\0\0\0", b"\xff\xff\xff\xff"])

@@ -99,6 +99,21 @@ def test_calls() -> None:
     assert of_rows.call.of_slot.parameter == 1
 
 
+def test_backslashes_in_strings() -> None:
+    """Where standard_conforming_strings is off, a plain string has them as E'' has."""
+    text = r"SELECT 'a\' FROM pg_replication_slots --', '"
+    conforming, other = rewrite(text, 18), rewrite(text, 18, is_conforming=False)
+    assert conforming is not None
+    assert other is None
+    hidden = r"SELECT 'it\'s', * FROM pg_replication_slots"
+    assert rewrite(hidden, 18) is None
+    assert rewrite(hidden, 18, is_conforming=False) is not None
+    call = rewrite("SELECT pg_drop_replication_slot('a')", 18, is_conforming=False)
+    assert call is not None
+    assert call.call is not None
+    assert call.call.arguments[0].text == "a"
+
+
 def test_tokens_keep_positions() -> None:
     text = 'SELECT \xe4."B""b", $1::x, U&\'x\' || $t$ \' $t$ -- end'
     tokens = tokens_of(text)

@@ -50,8 +50,14 @@ from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
 from spillway._kernels.catalog.tuples cimport CatalogRedo
-from spillway._kernels.reorder.changes cimport (FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE,
-                                                ChangeHeader)
+from spillway._kernels.reorder.changes cimport (
+    FROM_ORIGIN,
+    FROM_OTHER,
+    HAS_NEW,
+    INVALIDATION,
+    TRUNCATE,
+    ChangeHeader,
+)
 from spillway._kernels.reorder.invalidation_items cimport InvalidationParser
 from spillway._kernels.wal.record_batch cimport RecordBatch, Route, WalBlockRef, WalRecord, load_u32
 from spillway._kernels.reorder.carry cimport dump_transactions, load_transactions, spill_large
@@ -510,14 +516,14 @@ cdef class ReorderBuffer:
                     return STOP_FOR_INVALIDATIONS
                 top_of(txn).flags |= TXN_INVALIDATES
                 if items:
-                    self.queue_invalidation(txn, record.lsn, items)
+                    self.queue_invalidation(txn, record.lsn, items, 0)
                 return STOP_AT_END
             except BaseException as error:
                 self._redo_error = error
                 return STOP_REDO
 
-    cdef int queue_invalidation(self, Txn *txn, uint64_t lsn, items) except -1:
-        """Queue an INVALIDATION of *items* in *txn*."""
+    cdef int queue_invalidation(self, Txn *txn, uint64_t lsn, items, uint8_t flags) except -1:
+        """Queue an INVALIDATION of *items* in *txn*; of *flags*, 0 or FROM_OTHER."""
         cdef size_t new_size = 8 + 8 * <size_t> len(items)
         cdef ChangeHeader *change = <ChangeHeader *> self._table.reserve(
             txn, sizeof(ChangeHeader) + pad8(new_size))
@@ -527,7 +533,7 @@ cdef class ReorderBuffer:
             raise MemoryError
         change.size = <uint32_t> (sizeof(ChangeHeader) + pad8(new_size))
         change.action = INVALIDATION
-        change.flags = HAS_NEW
+        change.flags = HAS_NEW | flags
         change.toast_count = 0
         change.relation = 0
         change.xid = txn.xid
@@ -986,12 +992,14 @@ cdef class ReorderBuffer:
         if self._stream_from != STREAM_NOTHING:
             self._count(txn, record.lsn, record.origin, True)
 
-    def add_invalidation(self, uint32_t xid, uint64_t lsn, items):
-        """Queue an INVALIDATION of *items* in *xid*, which has an entry."""
+    def add_invalidation(self, uint32_t xid, uint64_t lsn, items, bint from_other):
+        """Queue an INVALIDATION of *items* in *xid*, which has an entry; with *from_other* it was
+        another transaction's commit that made them invalid.
+        """
         cdef Txn *txn = self._table.lookup(xid)
         if txn == NULL:
             raise KeyError(xid)
-        self.queue_invalidation(txn, lsn, items)
+        self.queue_invalidation(txn, lsn, items, FROM_OTHER if from_other else 0)
 
     def expect_invalidations(self, uint32_t xid):
         """Note that at the end of top-level *xid* invalidations are to be executed."""

@@ -42,3 +42,4 @@ cdef enum Flag:
     OLD_IS_KEY = 4
     CLEAR_TOAST = 8
     FROM_ORIGIN = 16
+    FROM_OTHER = 32

@@ -154,7 +154,7 @@ class WireComparison:
             _Side(
                 connection,
                 Assembler() if by_transactions(subject) else None,
-                once=subject.plugin == "pgoutput" and (is_live or "origin" in subject.options),
+                once=subject.plugin == "pgoutput" and is_live,
             )
             for connection in (ours, theirs)
         )

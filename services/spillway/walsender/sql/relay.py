@@ -53,7 +53,7 @@ class Relay:
         self._upstream = upstream
         self._slots = slots
         self._questions = FrameHeads(b"QPBC", STATEMENT_BYTES_MAX)
-        self._answers = FrameHeads(b"ZtE", STATEMENT_BYTES_MAX)
+        self._answers = FrameHeads(b"ZtES", STATEMENT_BYTES_MAX)
         #: statements on slots by their names
         self._prepared: dict[bytes, Statement] = {}
         #: of the transaction, by the last ReadyForQuery
@@ -206,6 +206,8 @@ class Relay:
                 if not size or len(data) - at < size:
                     break
                 frame = data[at : at + size]
+                if frame[:1] == b"E":
+                    await self._slots.end_temporary()
                 told = self._told(frame)
                 if told is not frame:
                     parts += [data[sent:at], told]
@@ -223,6 +225,8 @@ class Relay:
                 self._status = frame[_HEAD_BYTES:]
                 # What was skipped in the meantime is not answered any more.
                 self._failures.clear()
+            case b"S":
+                self._upstream.note_parameter(frame[_HEAD_BYTES:])
             case b"t" if self._prepared:
                 return without_json_parameter(frame)
             case b"E" if self._failures:

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 _FAIL: Final = 'ROLLBACK TO SAVEPOINT "a replication command failed"'
 _ANSWER_BYTES_MAX: Final = 1 << 24
 _READY: Final = ord("Z")
+_ERROR: Final = ord("E")
+_STATUS: Final = ord("S")
+#: A message that is longer is no ParameterStatus, and of an error so long nothing is known.
+_WATCHED_BYTES_MAX: Final = 1 << 20
+_HEAD_BYTES: Final = 5
 _COPY_IN: Final = ord("G")
 _ALL_BUT_COPY_DATA: Final = bytes(letter for letter in range(256) if letter != ord("d"))
 #: Flush and Sync have nothing to say in a copy; CopyDone and CopyFail end it.
@@ -64,7 +69,7 @@ class ReplicationSql:
         self._open_upstream = open_upstream
         self._statuses = statuses
         self._upstream: Upstream | None = None
-        self._heads = FrameHeads(bytes((_READY, _COPY_IN)))
+        self._heads = FrameHeads(bytes((_READY, _COPY_IN, _ERROR, _STATUS)), _WATCHED_BYTES_MAX)
         #: parameters that were set here before there was a session
         self.settings: dict[str, str] = {}
         #: of the transaction: I, none; T, in one; E, in one that has failed
@@ -106,8 +111,9 @@ class ReplicationSql:
             )
             await self._connection.send(*others)
 
-    async def run(self, query: bytes, rest_bytes: int = 0) -> None:
-        """Pass a Query on, and everything that comes of it but ReadyForQuery.
+    async def run(self, query: bytes, rest_bytes: int = 0) -> bool:
+        """Pass a Query on, and everything that comes of it but ReadyForQuery; return whether it
+        succeeded.
 
         Args:
             query: the message, or its beginning.
@@ -129,11 +135,12 @@ class ReplicationSql:
             with contextlib.suppress(OSError):
                 await upstream.write(query)
             await self._pass_on(upstream, rest_bytes)
-            await self._relay(upstream)
+            succeeded = await self._relay(upstream)
         finally:
             reader.when_ended(None)
             self._is_busy = False
         self.statements_in_block = 0 if self.status == b"I" else self.statements_in_block + 1
+        return succeeded
 
     async def _pass_on(self, upstream: Upstream, size: int) -> None:
         """Pass on so many bytes of the client's."""
@@ -145,8 +152,11 @@ class ReplicationSql:
             with contextlib.suppress(OSError):
                 await upstream.write(data)
 
-    async def _relay(self, upstream: Upstream) -> None:
-        """Pass on what the source answers, up to its ReadyForQuery."""
+    async def _relay(self, upstream: Upstream) -> bool:
+        """Pass on what the source answers, up to its ReadyForQuery; return whether none of it was
+        an error.
+        """
+        succeeded = True
         copying: asyncio.Task[None] | None = None
         try:
             while data := await upstream.read():
@@ -155,19 +165,24 @@ class ReplicationSql:
                     at, size = self._heads.walk(data, at)
                     if not size or len(data) - at < size or data[at] == _READY:
                         break
-                    if copying is not None:
-                        await copying
-                    copying = asyncio.create_task(self._copy_in(upstream))
+                    if data[at] == _COPY_IN:
+                        if copying is not None:
+                            await copying
+                        copying = asyncio.create_task(self._copy_in(upstream))
+                    elif data[at] == _STATUS:
+                        upstream.note_parameter(data[at + _HEAD_BYTES : at + size])
+                    else:
+                        succeeded = False
                     at += size
                 if at:
                     await self._connection.send(data[:at])
                 if size and len(data) - at >= size:
-                    self.status = data[at + 5 : at + 6]
+                    self.status = data[at + _HEAD_BYTES : at + size]
                     upstream.unread(data[at + size :])
                     self._is_busy = False
                     if copying is not None:
                         await copying
-                    return
+                    return succeeded
                 upstream.unread(data[at:])
         except ValueError as error:
             raise protocol_violation(str(error)) from None
@@ -256,6 +271,8 @@ class ReplicationSql:
                     failure = messages.error_fields(body)
                 case b"S" | b"A":
                     # The client's session's, like all that is in it.
+                    if kind == b"S":
+                        upstream.note_parameter(body)
                     await self._connection.send(messages.message(kind, body))
                 case b"Z":
                     self.status = body[:1]

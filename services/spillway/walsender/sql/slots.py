@@ -50,9 +50,16 @@ Json = dict[str, object]
 class Slots:
     """Slots as one connection's statements see them."""
 
-    def __init__(self, engine: EngineInterface, commands: Commands) -> None:
+    def __init__(
+        self,
+        engine: EngineInterface,
+        commands: Commands,
+        parameter: Callable[[str], str | None],
+    ) -> None:
         self._engine = engine
         self._commands = commands
+        #: gives what a parameter is in the client's session
+        self._parameter = parameter
 
     def rewrite(self, query: bytes) -> Statement | None:
         """Replace what speaks of slots in a statement's text; None: nothing does.
@@ -62,7 +69,12 @@ class Slots:
         """
         if not may_speak_of_slots(query):
             return None
-        return rewrite(query.decode("latin-1"), self._commands.major)
+        is_conforming = self._parameter("standard_conforming_strings") != "off"
+        return rewrite(query.decode("latin-1"), self._commands.major, is_conforming=is_conforming)
+
+    async def end_temporary(self) -> None:
+        """Drop temporary slots, after a statement has failed (PostgresMain)."""
+        await self._commands.drop_temporary()
 
     async def simple(self, query: bytes) -> bytes:
         """Return the text of a simple Query as the source gets it, after its call was run.

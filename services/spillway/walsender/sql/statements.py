@@ -116,13 +116,18 @@ def may_speak_of_slots(text: bytes) -> bool:
     return any(mark in lowered for mark in _MARKS)
 
 
-def rewrite(text: str, major: int) -> Statement | None:
+def rewrite(text: str, major: int, *, is_conforming: bool = True) -> Statement | None:
     """Replace what speaks of slots; None: nothing does.
+
+    Args:
+        text: one character a byte.
+        major: the source's.
+        is_conforming: standard_conforming_strings.
 
     Raises:
         WireError: it does in a form that is not served.
     """
-    tokens = tokens_of(text)
+    tokens = tokens_of(text, is_conforming=is_conforming)
     if not tokens:
         return None
     return _Rewriting(text, tokens, major).run()

@@ -13,17 +13,21 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-_TOKEN: Final = re.compile(
-    r"""(?P<blank> [ \t\n\r\f\v]+ | --[^\n\r]* )
+_WORD: Final = r"""(?P<blank> [ \t\n\r\f\v]+ | --[^\n\r]* )
     | (?P<comment> /\* )
-    | (?P<string> [eE]'(?:[^'\\]|\\.|'')*' | (?:[uU]&|[bBxXnN])?'(?:[^']|'')*' )
+    | (?P<string> {escapes}'(?:[^'\\]|\\.|'')*' | {plain}'(?:[^']|'')*' )
     | (?P<quoted> (?:[uU]&)?"(?:[^"]|"")*" )
     | (?P<dollar> \$(?:[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$ )
     | (?P<parameter> \$[0-9]+ )
     | (?P<name> [A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]* )
     | (?P<number> (?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)? )
-    | (?P<sign> ::|:=|=>|[^'"] )""",
-    re.VERBOSE | re.DOTALL,
+    | (?P<sign> ::|:=|=>|[^'"] )"""
+_CONFORMING: Final = re.compile(
+    _WORD.format(escapes="[eE]", plain="(?:[uU]&|[bBxXnN])?"), re.VERBOSE | re.DOTALL
+)
+#: with standard_conforming_strings off
+_WITH_BACKSLASHES: Final = re.compile(
+    _WORD.format(escapes="[eEnN]?", plain="(?:[uU]&|[bBxX])"), re.VERBOSE | re.DOTALL
 )
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 
@@ -53,12 +57,16 @@ class Token(NamedTuple):
         return self.kind == "sign" and self.text == text
 
 
-def tokens_of(text: str) -> list[Token] | None:
-    """Split *text* into its words; None: a string or a comment in it has no end."""
+def tokens_of(text: str, *, is_conforming: bool = True) -> list[Token] | None:
+    """Split *text* into its words; None: a string or a comment in it has no end.
+
+    Where standard_conforming_strings is off, a plain string counts, and is given, as one with E.
+    """
+    pattern = _CONFORMING if is_conforming else _WITH_BACKSLASHES
     found: list[Token] = []
     at = 0
     while at < len(text):
-        match = _TOKEN.match(text, at)
+        match = pattern.match(text, at)
         if match is None:
             return None
         start, at = at, match.end()
@@ -75,7 +83,10 @@ def tokens_of(text: str) -> list[Token] | None:
             at = end + len(match[0])
             found.append(Token("string", text[start:at], start, at))
         elif kind != "blank":
-            found.append(Token(kind, _text(kind, match[0]), start, at))
+            written = _text(kind, match[0])
+            if not is_conforming and kind == "string" and written.startswith("'"):
+                written = f"E{written}"
+            found.append(Token(kind, written, start, at))
     return found
 
 

@@ -169,8 +169,7 @@ class Upstream:
                     )
                 case b"S":
                     self.statuses.append(messages.message(b"S", body))
-                    name, value, *_ = body.split(b"\0")
-                    self.parameters[name.decode(errors="replace")] = value.decode(errors="replace")
+                    self.note_parameter(body)
                 case b"K":
                     self.pid, self._key = int.from_bytes(body[:4], "big"), body[4:]
                 case b"Z":
@@ -181,6 +180,12 @@ class Upstream:
                     pass
                 case _:
                     raise WireError("08P01", "the server does not speak PostgreSQL's protocol")
+
+    def note_parameter(self, body: bytes) -> None:
+        """Take note of what a ParameterStatus says."""
+        name, _, rest = body.partition(b"\0")
+        value = rest.removesuffix(b"\0")
+        self.parameters[name.decode(errors="replace")] = value.decode(errors="replace")
 
     async def cancel(self) -> None:
         """Ask the server to end what this connection does; whether it does nobody knows."""

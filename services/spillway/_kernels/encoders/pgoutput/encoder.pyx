@@ -37,6 +37,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from spillway._kernels.reorder.changes cimport (
     DELETE,
     FROM_ORIGIN,
+    FROM_OTHER,
     INSERT,
     INVALIDATION,
     MESSAGE,
@@ -332,7 +333,9 @@ cdef class Encoder:
             self.change_xid = change.header.xid
             self.relation = change.header.relation
             if change.header.action == INVALIDATION:
-                self.invalidate(&change)
+                # ReorderBufferForget executes the transaction's own alone.
+                if not (self.skip and change.header.flags & FROM_OTHER):
+                    self.invalidate(&change)
                 continue
             if self.skip or (self.only_local and change.header.flags & FROM_ORIGIN):
                 continue
