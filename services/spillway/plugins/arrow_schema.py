@@ -27,8 +27,9 @@ Arrow's text and names are UTF-8, into which those of a database in another enco
 as the server does for a client. Bytes that are no characters, which a database in SQL_ASCII may
 have, are ``\xff`` in names; in values they are an error, or the same with ``not_utf8=escape``.
 
-A table's column that is named like one of the change's is written with one underscore more: ``_op``
-as ``__op``, ``__op`` as ``___op``. Virtual generated columns are left out: WAL does not have them.
+A table's column that is named like one of the change's, in whatever case, is written with one
+underscore more: ``_op`` as ``__op``, ``__op`` as ``___op``. Virtual generated columns are left out:
+WAL does not have them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ CHANGE_FIELDS: Final = (
 )
 OLD_KEY: Final = "_old_key"
 _RESERVED: Final = re.compile(
-    "_+(?:" + "|".join([*(f.name[1:] for f in CHANGE_FIELDS), OLD_KEY[1:]]) + ")"
+    "_+(?:" + "|".join([*(f.name[1:] for f in CHANGE_FIELDS), OLD_KEY[1:]]) + ")",
+    # Most readers of tables don't tell names apart that differ in case only.
+    re.IGNORECASE,
 )
 
 #: PostgreSQL's built-in type oid → how a builder stores it, and as what

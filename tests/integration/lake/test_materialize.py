@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from harness.arrow_slot import Table, delete, insert, truncate, update
+from harness.arrow_slot import Change, Table, delete, insert, truncate, update
+from harness.lake_names import KEY, internal_names
+from spillway.lake.read import Lake as Reader
 
 if TYPE_CHECKING:
-    from harness.arrow_slot import Change
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
@@ -163,3 +164,60 @@ def test_truncate(lake: Lake) -> None:
     lake.run()
     assert lake.current("public.items") == []
     assert [row["_op"] for row in lake.history("public.items")] == ["I", "I", "I", "T", "I", "T"]
+
+
+def test_no_name_of_a_column_is_one_of_the_lakes_own(any_lake: Lake) -> None:
+    lake, names = any_lake, internal_names()
+    strings = dict.fromkeys(names, pa.string())
+    keyed = Table("keyed", {KEY: pa.int64(), **strings}, primary_key=(KEY, "_k", "_set"))
+    bag = Table("bag", strings, primary_key=(), replica_identity="f")
+    late = Table("late", {KEY: pa.int64(), "x": pa.int64()}, primary_key=(), replica_identity="f")
+    large = ("_last", "_unchanged", "value", "_known_id", "_stored_id", "_keep_id")
+
+    def row(id_: int, value: str, *without: str) -> dict[str, object]:
+        one = {n: None if n in without else value + n for n in names}
+        return {KEY: id_, **one, "_k": "k", "_set": "s"}
+
+    def key(id_: int) -> dict[str, object]:
+        return {KEY: id_, "_k": "k", "_set": "s"}
+
+    def of_bag(value: str) -> dict[str, object]:
+        return {n: value + n for n in names}
+
+    lake.slot.commit(
+        *(Change(keyed, "I", row(n, "a")) for n in range(5)),
+        *(Change(bag, "I", of_bag(value)) for value in "aab"),
+        *(insert(late, id=n, x=0) for n in (1, 1)),
+    )
+    lake.run()
+    more = late.with_columns(_copies=pa.int64())
+    lake.slot.commit(
+        # Plain changes, which are merged without Spark where the format can.
+        update(keyed, row(0, "b")),
+        delete(keyed, **key(1)),
+        Change(bag, "D", {}, of_bag("a")),
+        update(bag, of_bag("c"), of_bag("b")),
+        insert(more, id=2, x=0, _copies=40),
+    )
+    lake.run()
+    lake.slot.commit(
+        # Values that stay, under the same key and with a row that moves.
+        update(keyed, row(2, "d", *large), unchanged=large),
+        update(keyed, row(9, "e", *large), key(3), unchanged=large),
+        delete(more, id=1, x=0, _copies=None),
+    )
+    lake.run()
+    kept = {name: "a" + name for name in large}
+    reader = Reader(lake.spark, lake.path).at()
+
+    def rows(table: str) -> list[dict[str, object]]:
+        found = [each.asDict() for each in reader.current(table).collect()]
+        return sorted(found, key=lambda each: str(each.get(KEY)) + str(each.get("_k")))
+
+    assert rows("public.keyed") == [
+        row(0, "b"), row(2, "d") | kept, row(4, "a"), row(9, "e") | kept,
+    ]  # fmt: skip
+    assert rows("public.bag") == [of_bag("a"), of_bag("c")]
+    assert rows("public.late") == [
+        {KEY: 1, "x": 0, "_copies": None}, {KEY: 2, "x": 0, "_copies": 40},
+    ]  # fmt: skip

@@ -205,7 +205,7 @@ def test_damage_gives_an_error_or_a_sound_batch() -> None:
     ("name", "escaped"),
     [
         ("id", "id"), ("op", "op"), ("_op", "__op"), ("__op", "___op"), ("_old_key", "__old_key"),
-        ("_ops", "_ops"),
+        ("_ops", "_ops"), ("_OP", "__OP"), ("_Old_Key", "__Old_Key"),
         ("_commit_time", "__commit_time"), ("_", "_"),
     ],
 )  # fmt: skip
