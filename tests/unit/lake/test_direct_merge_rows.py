@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
 from harness.lake_names import KEY, internal_names
 from spillway.lake.tables import plain_changes
@@ -450,3 +450,45 @@ def test_what_is_not_historys_last_commit_is_left_to_spark(lake: Path) -> None:
     append(lake / "history/items", 300, [row], _HISTORY)
     assert not merge_batch(lake)
     assert current(lake) == _BEFORE
+
+
+def test_who_reads_a_table_with_column_mapping(tmp_path: Path) -> None:
+    """What docs/how-to/fill-a-lake.md says of readers, of a table as Spark makes it."""
+    pq.write_table(pa.table({"col-a1": [1], "col-b2": ["x"]}), tmp_path / "part-0.parquet")
+
+    def field(number: int, name: str, type_: str, stored: str) -> dict[str, Any]:
+        mapped = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": stored}
+        return {"name": name, "type": type_, "nullable": True, "metadata": mapped}
+
+    fields = [field(1, "id", "long", "col-a1"), field(2, "first name", "string", "col-b2")]
+    actions = [
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        {
+            "metaData": {
+                "id": "7d3b0e4e-0000-4000-8000-000000000000",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                "partitionColumns": [],
+                "configuration": {
+                    "delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2",
+                },
+                "createdTime": 0,
+            }
+        },
+        {
+            "add": {
+                "path": "part-0.parquet", "partitionValues": {}, "modificationTime": 0,
+                "size": (tmp_path / "part-0.parquet").stat().st_size, "dataChange": True,
+            }
+        },
+    ]  # fmt: skip
+    (tmp_path / "_delta_log").mkdir()
+    log = tmp_path / "_delta_log" / f"{0:020d}.json"
+    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    table = DeltaTable(str(tmp_path))
+    whole, nothing = [{"id": 1, "first name": "x"}], [{"id": None, "first name": None}]
+    rows = QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
+    assert pa.table(rows).to_pylist() == whole
+    assert table.to_pyarrow_table().to_pylist() == nothing
+    with pytest.raises(NotDirect):
+        open_table(tmp_path)

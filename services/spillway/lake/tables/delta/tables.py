@@ -336,8 +336,15 @@ class DeltaTables:
         if made:
             writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
         properties = {_SLOT_PROPERTY: self._slot_name, **properties}
-        if any(_NEEDS_MAPPING.search(column) for column in schema.names):
+        odd = [column for column in schema.names if _NEEDS_MAPPING.search(column)]
+        if odd:
             properties["delta.columnMapping.mode"] = "name"
+            _log.warning(
+                "%s of %s needs column mapping, as it has a column %r: readers that don't know "
+                "mapping, delta-rs by pyarrow for one, see nulls there; a slot with the option "
+                "column_names=safe needs none",
+                kind, name, odd[0],
+            )  # fmt: skip
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
         writer.create()
