@@ -210,6 +210,13 @@ class DeltaTables:
             except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
                 reason = error
                 break
+            except BaseException as error:
+                # What a library in Rust does with a value that it did not think of: nothing is
+                # committed then.
+                if type(error).__name__ != "PanicException":
+                    raise
+                reason = error
+                break
             else:
                 # Whatever goes wrong with this is not Spark's to mend.
                 for table, version, files in written:
