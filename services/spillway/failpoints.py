@@ -54,6 +54,7 @@ failpoint                                 where
                                           batch
 ``lake.before_merge``                     a current table's merge is worked out, and not committed
 ``lake.after_current``                    a table has the batch whole, other tables may not
+``lake.before_poisoned``                  what a table can't be written is kept, and not said yet
 ``lake.after_quarantined``                a table is in quarantine, nothing is set aside yet
 ``lake.after_quarantine``                 a batch of a table in quarantine is set aside
 ``lake.after_ddl``                        the events of a batch are durable, its position isn't

@@ -168,8 +168,8 @@ def _of_subscription(subscription: SubscriptionInfo) -> Iterator[Finding]:
                 "warn",
                 f"{table.table} of subscription {subscription.name} is in quarantine",
                 table.reason or "It was set aside.",
-                "Its changes are kept aside while the other tables go on; the lake's documentation "
-                "says how to bring it back.",
+                "Its changes are kept aside while the other tables go on. When what is said is "
+                "mended, `spillway lake resume` or a load brings it back.",
                 link,
             )
 

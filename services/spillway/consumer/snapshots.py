@@ -215,6 +215,7 @@ class Source:
             version,
             numeric_as_text=rest.get("numeric_as") == "text",
             temporal_as_text=rest.get("temporal_as") == "text",
+            safe_names=rest.get("column_names") == "safe",
             settings=settings,
         )
 

@@ -32,8 +32,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.errors import LakeError
 from spillway.lake.shape.changes import EVENTS
+from spillway.lake.shape.columns import stored_copies
 from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
-from spillway.lake.shape.net_effect import COPIES
+from spillway.lake.shape.net_effect import own, quoted
 from spillway.lake.state import commit_points, position
 from spillway.lake.state.quarantine import AS_JSON, QUARANTINE, AsJson
 from spillway.lake.tables import partitions
@@ -110,11 +111,14 @@ class Pin:
             LakeError: there was no such table, or its version of then is gone.
         """
         frame = partitions.removed(self._wanted(CURRENT, name))
-        if COPIES not in frame.columns:
+        counted = stored_copies(frame.schema)
+        if counted is None:
             return frame
-        kept = [column for column in frame.columns if column != COPIES]
-        each = F.explode(F.sequence(F.lit(1), F.col(COPIES)))
-        return frame.select("*", each.alias("_copy")).select(*(f"`{c}`" for c in kept))
+        kept = [column for column in frame.columns if column != counted]
+        each = F.explode(F.sequence(F.lit(1), F.col(counted)))
+        return frame.select(
+            *(F.col(quoted(c)).alias(own(c)) for c in kept), each.alias("_copy")
+        ).select(*(F.col(quoted(own(c))).alias(c) for c in kept))
 
     def history(self, name: str) -> DataFrame:
         """Return a table's changes up to the LSN, in no order (``_commit_lsn``, ``_seq`` give it).

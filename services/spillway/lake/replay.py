@@ -285,6 +285,8 @@ class _Replay:
                 what="the Spark job failed",
                 hint="Mend that and run the replay again; the lake is unharmed.",
             ) from error
+        for line in reports[-1].quarantined if reports else ():
+            self._tell(line)
         return {name: count for report in reports for name, count in report.changes.items()}
 
 

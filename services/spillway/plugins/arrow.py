@@ -21,6 +21,7 @@ batch_rows       65536          or so many rows, 1 to 16777216
 numeric_as       decimal        text: every numeric column is utf8
 temporal_as      native         text: every date, time and timestamp column is utf8
 not_utf8         error          escape: bytes of text that are not UTF-8 are written as ``\xff``
+column_names     source         safe: all but letters, digits and underscores become underscores
 ===============  =============  ===========================================================
 """
 
@@ -78,13 +79,14 @@ class ArrowPlugin(OutputPlugin):
             numeric_as_text=_choice(rest, "numeric_as", "decimal", "text"),
             temporal_as_text=_choice(rest, "temporal_as", "native", "text"),
             not_utf8_escaped=_choice(rest, "not_utf8", "error", "escape"),
+            safe_names=_choice(rest, "column_names", "source", "safe"),
             settings=settings,
         )
         for option, value in rest.items():
             raise InvalidOption(
                 f'option "{option}" = "{value}" is unknown',
-                hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as and "
-                "not_utf8.",
+                hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as, "
+                "not_utf8 and column_names.",
                 option=option,
             )
         self._encoder = Encoder(

@@ -27,8 +27,11 @@ Arrow's text and names are UTF-8, into which those of a database in another enco
 as the server does for a client. Bytes that are no characters, which a database in SQL_ASCII may
 have, are ``\xff`` in names; in values they are an error, or the same with ``not_utf8=escape``.
 
-A table's column that is named like one of the change's is written with one underscore more: ``_op``
-as ``__op``, ``__op`` as ``___op``. Virtual generated columns are left out: WAL does not have them.
+A table's column that is named like one of the change's, in whatever case, is written with one
+underscore more: ``_op`` as ``__op``, ``__op`` as ``___op``. With ``column_names=safe`` all but
+letters, digits and underscores are underscores: ``first name`` is ``first_name``.
+
+Virtual generated columns are left out: WAL does not have them.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from spillway.pg.text_settings import TextSettings
 from spillway.plugins.type_names import format_type_with_typmod, numeric_typmod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 
@@ -66,8 +69,13 @@ CHANGE_FIELDS: Final = (
 )
 OLD_KEY: Final = "_old_key"
 _RESERVED: Final = re.compile(
-    "_+(?:" + "|".join([*(f.name[1:] for f in CHANGE_FIELDS), OLD_KEY[1:]]) + ")"
+    "_+(?:" + "|".join([*(f.name[1:] for f in CHANGE_FIELDS), OLD_KEY[1:]]) + ")",
+    # Most readers of tables don't tell names apart that differ in case only.
+    re.IGNORECASE,
 )
+
+#: What not every reader of tables takes in a column's name.
+_UNSAFE: Final = re.compile(r"\W")
 
 #: PostgreSQL's built-in type oid → how a builder stores it, and as what
 _DIRECT: Final[Mapping[int, tuple[str, pa.DataType]]] = {
@@ -130,6 +138,8 @@ class SchemaOptions:
     numeric_as_text: bool = False
     temporal_as_text: bool = False
     not_utf8_escaped: bool = False
+    #: columns have names that every reader of tables takes
+    safe_names: bool = False
     #: how columns that are printed are printed; None: PostgreSQL's defaults
     settings: TextSettings | None = None
 
@@ -140,10 +150,11 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
     Raises:
         DecodingError: the descriptor contradicts itself.
     """
+    live = [c for c in descriptor.columns if not c.dropped and c.generated != "v"]
+    names = _names(live, safe=options.safe_names)
     by_attnum = {
-        column.attnum: _plan_column(column, descriptor.types, options)
-        for column in descriptor.columns
-        if not column.dropped and column.generated != "v"
+        column.attnum: _plan_column(column, names[column.attnum], descriptor.types, options)
+        for column in live
     }
     columns = tuple(by_attnum.values())
     key_columns = tuple(by_attnum[n] for n in descriptor.identity_columns if n in by_attnum)
@@ -181,10 +192,33 @@ def escape_name(name: str) -> str:
     return f"_{name}" if _RESERVED.fullmatch(name) else name
 
 
+def _names(columns: Sequence[ColumnDescriptor], *, safe: bool) -> dict[int, str]:
+    """Return the columns' names in Arrow, by their numbers.
+
+    Where safe names would be one, in whatever case, the column that has it already keeps it, or
+    else the first one; the others have their numbers behind it.
+    """
+    names = {column.attnum: readable(column.name) for column in columns}
+    if safe:
+        plain = {n: _UNSAFE.sub("_", name) for n, name in names.items()}
+        taken = {name.lower() for n, name in plain.items() if name == names[n]}
+        for number, name in plain.items():
+            if name == names[number]:
+                continue
+            free = name
+            while free.lower() in taken:
+                free += f"_{number}"
+            taken.add(free.lower())
+            names[number] = free
+    return {number: escape_name(name) for number, name in names.items()}
+
+
 def _plan_column(
-    column: ColumnDescriptor, types: Mapping[int, TypeDescriptor], options: SchemaOptions
+    column: ColumnDescriptor,
+    name: str,
+    types: Mapping[int, TypeDescriptor],
+    options: SchemaOptions,
 ) -> ColumnPlan:
-    name = escape_name(readable(column.name))
     oid, typmod = _base_type(column.type_oid, column.typmod, types)
     direct = _DIRECT.get(oid)
     if direct is None and not options.temporal_as_text:

@@ -12,7 +12,6 @@ from harness.arrow_slot import Table, delete, insert, update
 from spillway.errors import (
     InvalidRequest,
     LakeBehindSlot,
-    LakeSchemaConflict,
     LakeTableConflict,
     UnknownSlot,
 )
@@ -49,10 +48,11 @@ def test_columns_come_and_go(delta_lake: Lake) -> None:
 
     confirmed = lake.slot.state["confirmed_flush_lsn"]
     end = lake.slot.commit(insert(Table("items", {"id": pa.string()}), id="x"))
-    with pytest.raises(LakeSchemaConflict, match="column 'id'"):
-        lake.run()
-    # What is before that transaction is confirmed, and nothing of it.
-    assert confirmed <= lake.slot.state["confirmed_flush_lsn"] < end
+    (aside,) = lake.run().quarantined
+    assert "public.items is in quarantine" in aside
+    assert "column 'id'" in aside
+    assert confirmed < end <= lake.slot.state["confirmed_flush_lsn"]
+    assert len(lake.history("public.items")) == 4
 
 
 def test_tables_without_a_primary_key(any_lake: Lake, caplog: pytest.LogCaptureFixture) -> None:

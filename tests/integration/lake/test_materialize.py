@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from typer.testing import CliRunner
 
-from harness.arrow_slot import Table, delete, insert, truncate, update
+from harness.arrow_slot import Change, Table, delete, insert, truncate, update
+from harness.lake_names import KEY, internal_names
+from spillway.errors import LakeError
+from spillway.failpoints import armed
+from spillway.lake.commands.app import app as lake_commands
+from spillway.lake.read import Lake as Reader
+from spillway.lake.shape.columns import columns_of, current_schema
+from spillway.lake.shape.kinds import CURRENT
+from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.formats import load_tables
+from spillway.lake.tables.load_contract import NO_BATCH
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from harness.arrow_slot import Change
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
@@ -163,3 +177,146 @@ def test_truncate(lake: Lake) -> None:
     lake.run()
     assert lake.current("public.items") == []
     assert [row["_op"] for row in lake.history("public.items")] == ["I", "I", "I", "T", "I", "T"]
+
+
+@pytest.mark.long
+def test_no_name_of_a_column_is_one_of_the_lakes_own(any_lake: Lake) -> None:
+    lake, names = any_lake, internal_names()
+    strings = dict.fromkeys(names, pa.string())
+    keyed = Table("keyed", {KEY: pa.int64(), **strings}, primary_key=(KEY, "_k", "_set"))
+    bag = Table("bag", strings, primary_key=(), replica_identity="f")
+    late = Table("late", {KEY: pa.int64(), "x": pa.int64()}, primary_key=(), replica_identity="f")
+    large = ("_last", "_unchanged", "value", "_known_id", "_stored_id", "_keep_id")
+
+    def row(id_: int, value: str, *without: str) -> dict[str, object]:
+        one = {n: None if n in without else value + n for n in names}
+        return {KEY: id_, **one, "_k": "k", "_set": "s"}
+
+    def key(id_: int) -> dict[str, object]:
+        return {KEY: id_, "_k": "k", "_set": "s"}
+
+    def of_bag(value: str) -> dict[str, object]:
+        return {n: value + n for n in names}
+
+    lake.slot.commit(
+        *(Change(keyed, "I", row(n, "a")) for n in range(5)),
+        *(Change(bag, "I", of_bag(value)) for value in "aab"),
+        *(insert(late, id=n, x=0) for n in (1, 1)),
+    )
+    lake.run()
+    more = late.with_columns(_copies=pa.int64())
+    lake.slot.commit(
+        # Plain changes, which are merged without Spark where the format can.
+        update(keyed, row(0, "b")),
+        delete(keyed, **key(1)),
+        Change(bag, "D", {}, of_bag("a")),
+        update(bag, of_bag("c"), of_bag("b")),
+        insert(more, id=2, x=0, _copies=40),
+    )
+    lake.run()
+    lake.slot.commit(
+        # Values that stay, under the same key and with a row that moves.
+        update(keyed, row(2, "d", *large), unchanged=large),
+        update(keyed, row(9, "e", *large), key(3), unchanged=large),
+        delete(more, id=1, x=0, _copies=None),
+    )
+    lake.run()
+    kept = {name: "a" + name for name in large}
+    reader = Reader(lake.spark, lake.path).at()
+
+    def rows(table: str) -> list[dict[str, object]]:
+        found = [each.asDict() for each in reader.current(table).collect()]
+        return sorted(found, key=lambda each: str(each.get(KEY)) + str(each.get("_k")))
+
+    assert rows("public.keyed") == [
+        row(0, "b"), row(2, "d") | kept, row(4, "a"), row(9, "e") | kept,
+    ]  # fmt: skip
+    assert rows("public.bag") == [of_bag("a"), of_bag("c")]
+    assert rows("public.late") == [
+        {KEY: 1, "x": 0, "_copies": None}, {KEY: 2, "x": 0, "_copies": 40},
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_one_tables_poison_stops_no_other(delta_lake: Lake) -> None:
+    lake = delta_lake
+    nano = Table("nano", {"id": pa.int64(), "at": pa.timestamp("ns")})
+    full = Table("full", {"id": pa.int64()})
+    far = Table("far", {"id": pa.int64(), "day": pa.date32()})
+    twice = Table("twice", {"id": pa.int64(), "Name": pa.string(), "name": pa.string()})
+    lake.slot.commit(insert(full, id=1), insert(nano, id=1, at=1_000), insert(ORDERS, id=1))
+    lake.run()
+
+    # A quota: what fails twice is set aside, as it can be written elsewhere.
+    lake.slot.commit(insert(full, id=2))
+    with armed("lake.before_history=error:EDQUOT"):
+        (aside,) = lake.run().quarantined
+    assert "public.full is in quarantine since" in aside
+    assert "Disk quota exceeded" in aside
+    # A disk is not: the job ends, nothing is confirmed.
+    lake.slot.commit(insert(ORDERS, id=2))
+    before = lake.slot.state["confirmed_flush_lsn"]
+    with armed("lake.before_history=error:ENOSPC"), pytest.raises(LakeError, match="No space left"):
+        lake.run()
+    assert lake.slot.state["confirmed_flush_lsn"] == before
+
+    # A value that no lake type has, columns that no lake keeps apart, and a date that some of the
+    # libraries have not.
+    days = 96_000_000
+    poisoned = lake.slot.commit(
+        insert(ORDERS, id=3), insert(nano, id=2, at=1_001), insert(full, id=3),
+        insert(far, id=1, day=days), Change(twice, "I", {"id": 1, "Name": "a", "name": "b"}),
+    )  # fmt: skip
+    lake.run()
+    lake.slot.commit(
+        insert(ORDERS, id=4), insert(nano, id=3, at=2_000), insert(far, id=2, day=-days),
+        update(far, {"id": 1, "day": days + 1}),
+    )  # fmt: skip
+    aside_by_table = {line.split(" is ")[0]: line for line in lake.run().quarantined}
+    assert sorted(aside_by_table) == ["public.full", "public.nano", "public.twice"]
+    assert [row["id"] for row in lake.current("public.orders")] == [1, 2, 3, 4]
+    assert [row["id"] for row in lake.current("public.nano")] == [1]
+    far_days = Reader(lake.spark, lake.path).at().current("public.far")
+    rows = far_days.selectExpr("id", "unix_date(day) AS days").collect()
+    assert sorted(tuple(row) for row in rows) == [(1, days + 1), (2, -days)]
+    told = aside_by_table["public.nano"]
+    assert "column 'at' of public.nano" in told
+    assert lake.slot.state["confirmed_flush_lsn"] > poisoned
+    commit = re.search(r"commits at (\S+),", told)
+    assert commit is not None
+    assert Lsn.parse(commit[1]) < poisoned
+    assert "differ in case only" in aside_by_table["public.twice"]
+
+    # The way back that it says; what is mended comes back whole, what isn't stays, and says why.
+    for line in aside_by_table.values():
+        way = re.search(r"spillway lake (resume --lake \S+ --table \S+?)\. ", line)
+        if "public.twice" not in line:
+            assert way is not None
+            assert CliRunner().invoke(lake_commands, way[1].split()).exit_code == 0
+    lake.slot.commit(insert(ORDERS, id=5))
+    again = {line.split(" is ")[0]: line for line in lake.run().quarantined}
+    assert sorted(again) == ["public.nano", "public.twice"]
+    assert "column 'at' of public.nano" in again["public.nano"]
+    assert [row["id"] for row in lake.current("public.full")] == [1, 2, 3]
+    assert [row["id"] for row in lake.history("public.full")] == [1, 2, 3]
+    assert len(lake.current("public.orders")) == 5
+
+    # The value stays where it is: a load, and what is aside from before it is given up.
+    at = lake.slot.state["decoded_lsn"]
+    tables = load_tables(lake.table_format, lake.spark, lake.path, lake.slot.slot_name)
+    columns = tables.schema(CURRENT, "public.nano")
+    assert columns is not None
+    loaded = lake.spark.createDataFrame(
+        [(1, None), (2, None)], from_arrow_schema(columns, prefer_timestamp_ntz=True)
+    )
+    made = current_schema(columns_of(nano.arrow_schema()))
+    batch = Batch(lake.slot.slot_name, at, at, NO_BATCH)
+    tables.replace_current("public.nano", loaded, made, ("id",), batch)
+    lake.slot.commit(insert(nano, id=4, at=4_000))
+    assert len(lake.run().quarantined) == 2, "a load alone leaves it in the history's way"
+    resume = ["resume", "--lake", str(lake.path), "--table", "public.nano", "--give-up"]
+    assert CliRunner().invoke(lake_commands, resume).exit_code == 0
+    lake.slot.commit(insert(nano, id=5, at=5_000))
+    assert [line.split(" is ")[0] for line in lake.run().quarantined] == ["public.twice"]
+    assert [row["id"] for row in lake.current("public.nano")] == [1, 2, 4, 5]
+    assert [row["id"] for row in lake.history("public.nano")] == [1, 4, 5]

@@ -17,14 +17,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
+from harness.lake_names import KEY, internal_names
 from spillway.lake.tables import plain_changes
 from spillway.lake.tables.contract import Batch
 from spillway.lake.tables.delta import merge as delta_merge
 from spillway.lake.tables.delta.merge import check_files, compact, files_of, merge, open_table
 from spillway.lake.tables.delta.tables import DeltaTables
-from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
+from spillway.lake.tables.plain_changes import (
+    LastChanges,
+    NotDirect,
+    last_changes,
+    read_changes,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,13 +223,39 @@ def test_a_key_of_any_name_is_found_again(tmp_path: Path, name: str) -> None:
     find_again(tmp_path, name, pa.array([1, 2]))
 
 
+def set_rows(rows: pa.Table) -> LastChanges:
+    return LastChanges(rows, pa.array([True] * len(rows)))
+
+
+@pytest.mark.parametrize("is_key", [True, False], ids=["keys", "values"])
+def test_no_name_of_a_column_is_one_of_the_lakes_own(tmp_path: Path, is_key: bool) -> None:
+    names = internal_names()
+    columns = pa.schema([(name, pa.int64()) for name in [*names, KEY]])
+    table = Table(tmp_path, columns, (*names, KEY) if is_key else (KEY,))
+
+    def row(id_: int, value: int = 0) -> dict[str, int]:
+        return {name: n if is_key else n + value for n, name in enumerate(names)} | {KEY: id_}
+
+    table.merge([change("I", n, row(n)) for n in range(4)])
+    nothing = dict.fromkeys(columns.names)
+    table.merge(
+        [
+            change("U", 0, row(0, 7)),
+            change("U", 1, row(9, 7), row(1)),
+            change("D", 2, nothing, row(2)),
+        ]
+    )
+    after = sorted(table.rows(), key=lambda row: row[KEY])
+    assert after == [row(0, 7), row(3), row(9, 7)]
+
+
 def find_again(directory: Path, name: str, keys: pa.Array) -> None:
     """Insert *keys* and update their rows, by a merge each."""
     path = directory / "table"
     DeltaTable.create(path, pa.schema([(name, keys.type), ("n", pa.int64())]))
     for n in range(2):
         for key in keys:
-            rows = pa.table({name: pa.array([key], keys.type), "n": [n], "_set": [True]})
+            rows = set_rows(pa.table({name: pa.array([key], keys.type), "n": [n]}))
             merge(open_table(path), rows, (name,), CommitProperties())
     stored = pa.concat_tables(pq.read_table(file) for file in files_of(open_table(path)))
     assert stored.column("n").to_pylist() == [1] * len(keys)
@@ -243,8 +275,8 @@ def test_statistics_are_those_that_are_exact(tmp_path: Path) -> None:
     path = tmp_path / "table"
     DeltaTable.create(path, columns)
     row = {"id": 1, "money": Decimal("0.29"), "digits": Decimal(1), "real": 1.0, "pair": {"x": 1.0}}
-    rows = pa.Table.from_pylist([row], schema=columns).append_column("_set", [[True]])
-    merge(open_table(path), rows, ("id",), CommitProperties())
+    rows = pa.Table.from_pylist([row], schema=columns)
+    merge(open_table(path), set_rows(rows), ("id",), CommitProperties())
     lines = (path / "_delta_log" / f"{1:020d}.json").read_text().splitlines()
     (added,) = [json.loads(line)["add"] for line in lines if '"add"' in line]
     said = json.loads(added["stats"])
@@ -418,3 +450,45 @@ def test_what_is_not_historys_last_commit_is_left_to_spark(lake: Path) -> None:
     append(lake / "history/items", 300, [row], _HISTORY)
     assert not merge_batch(lake)
     assert current(lake) == _BEFORE
+
+
+def test_who_reads_a_table_with_column_mapping(tmp_path: Path) -> None:
+    """What docs/how-to/fill-a-lake.md says of readers, of a table as Spark makes it."""
+    pq.write_table(pa.table({"col-a1": [1], "col-b2": ["x"]}), tmp_path / "part-0.parquet")
+
+    def field(number: int, name: str, type_: str, stored: str) -> dict[str, Any]:
+        mapped = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": stored}
+        return {"name": name, "type": type_, "nullable": True, "metadata": mapped}
+
+    fields = [field(1, "id", "long", "col-a1"), field(2, "first name", "string", "col-b2")]
+    actions = [
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        {
+            "metaData": {
+                "id": "7d3b0e4e-0000-4000-8000-000000000000",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                "partitionColumns": [],
+                "configuration": {
+                    "delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2",
+                },
+                "createdTime": 0,
+            }
+        },
+        {
+            "add": {
+                "path": "part-0.parquet", "partitionValues": {}, "modificationTime": 0,
+                "size": (tmp_path / "part-0.parquet").stat().st_size, "dataChange": True,
+            }
+        },
+    ]  # fmt: skip
+    (tmp_path / "_delta_log").mkdir()
+    log = tmp_path / "_delta_log" / f"{0:020d}.json"
+    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    table = DeltaTable(str(tmp_path))
+    whole, nothing = [{"id": 1, "first name": "x"}], [{"id": None, "first name": None}]
+    rows = QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
+    assert pa.table(rows).to_pylist() == whole
+    assert table.to_pyarrow_table().to_pylist() == nothing
+    with pytest.raises(NotDirect):
+        open_table(tmp_path)

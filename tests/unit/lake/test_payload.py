@@ -163,3 +163,15 @@ def test_directories_can_not_leave_the_lake() -> None:
     )
     for name in (("a.b", "c"), ("..", "_x~y"), ("public", "\u20ac AC ~20"), ("größe", "😀")):
         assert table_of(Relation(*name, 1, (), ()).directory) == name
+
+
+def test_a_value_that_the_lake_has_not_is_named() -> None:
+    schema = pa.schema([("_commit_lsn", pa.uint64()), ("at", pa.timestamp("ns"))])
+    stamps = [1000 * n for n in range(100)]
+    stamps[61] += 1
+    batch = pa.record_batch([list(range(256, 356)), stamps], schema=schema)
+    target = lake_schema(schema)
+    with pytest.raises(LakeError, match=r"column 'at' of s\.t, .* commits at 0/13D, is no") as said:
+        conform(batch, target, relation="s.t")
+    assert said.value.details == {"relation": "s.t", "column": "at", "lsn": "0/13D"}
+    assert conform(batch, target, from_lsn=256 + 62).num_rows == 38

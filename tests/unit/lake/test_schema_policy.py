@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from harness.remedies import remedy
-from spillway.errors import LakeSchemaChange, LakeSchemaConflict
+from spillway.errors import LakeSchemaChange
 from spillway.lake.batch.schema_policy import Decision, OnSchemaChange, TableChanges, decide
 from spillway.lake.shape.changes import (
     ADD,
@@ -24,6 +25,7 @@ from spillway.lake.shape.changes import (
     shape_text,
 )
 from spillway.lake.shape.columns import Shape, TableColumn
+from spillway.lake.shape.partition import Partition
 from spillway.lake.shape.type_changes import SourceType
 from spillway.lake.state.quarantine import Quarantine
 
@@ -47,11 +49,19 @@ def _decide(
     *,
     has_current: bool = True,
 ) -> Decision:
-    aside = {
-        name: Quarantine(name, f"0/{lsn:X}", "", "") for name, lsn in (quarantined or {}).items()
-    }
-    parts = [TableChanges(name, name, changes, has_current) for name, changes in tables.items()]
+    aside = {name: _aside(name, lsn) for name, lsn in (quarantined or {}).items()}
+    parts = _parts(tables, has_current=has_current)
     return decide(policy, parts, aside, lambda name, lsn: (loaded or {}).get(name, 0) > lsn)
+
+
+def _aside(name: str, lsn: int) -> Quarantine:
+    return Quarantine(name, f"0/{lsn:X}", "", "")
+
+
+def _parts(
+    tables: dict[str, tuple[SchemaChange, ...]], *, has_current: bool = True
+) -> list[TableChanges]:
+    return [TableChanges(name, name, changes, has_current) for name, changes in tables.items()]
 
 
 def test_differences() -> None:
@@ -99,12 +109,13 @@ ADDED = changes_of("s.a", _shape(10, ID), [_shape(20, ID, EXTRA)])
 RETYPED = changes_of("s.r", _shape(10, ID, NAME), [_shape(15, ID, TITLE)])
 
 
-def test_evolve_stops_only_where_values_are_lost() -> None:
+def test_evolve_sets_aside_only_where_values_are_lost() -> None:
     assert _decide(EVOLVE, {"s.a": ADDED}) == Decision()
     decision = _decide(EVOLVE, {"s.a": ADDED, "s.r": RETYPED})
-    assert decision.stop_lsn == 15
-    assert isinstance(decision.error, LakeSchemaConflict)
-    assert "--resync --table s.r" in decision.error.hint
+    assert (decision.stop_lsn, decision.error) == (None, None), "no table stops another"
+    assert decision.set_aside["s.r"][0] == 15
+    assert list(decision.set_aside) == ["s.r"]
+    assert "--resync --table s.r" in decision.set_aside["s.r"][1]
     # Nothing has to be followed by a table that was loaded since, nor by one that has only a
     # history.
     assert _decide(EVOLVE, {"s.r": RETYPED}, loaded={"s.r": 16}) == Decision()
@@ -143,6 +154,34 @@ def test_quarantine_and_the_way_back() -> None:
     ):
         decision = _decide(policy, tables, aside, loaded)
         assert decision == Decision(released=released), policy
+
+
+def test_what_stays_aside_until_a_command_asks_for_it() -> None:
+    tables = {"s.a": ADDED, "s.r": RETYPED}
+    stays = {name: replace(_aside(name, 10), by_command=True) for name in tables}
+    asked = {name: replace(state, resumed=True) for name, state in stays.items()}
+    for policy in OnSchemaChange:
+        assert decide(policy, _parts(tables), stays, lambda *_: False) == Decision()
+        # Who asks for it takes what its changes are; not all can be followed.
+        decision = decide(policy, _parts(tables), asked, lambda *_: False)
+        assert decision.released == {"s.a"}
+        assert list(decision.refused) == ["s.r"]
+        assert "--resync --table s.r" in decision.refused["s.r"]
+    # A load leads back, one that came after the last try.
+    tried = {"s.a": replace(stays["s.a"], tried="0/64")}
+    for loaded, released in ((100, set()), (101, {"s.a"})):
+        part = _parts({"s.a": ()})
+        decision = decide(EVOLVE, part, tried, lambda _, lsn, at=loaded: at > lsn)
+        assert decision == Decision(released=released)
+
+
+def test_a_column_named_like_a_partition_is_a_conflict_of_its_table_alone() -> None:
+    clash = TableColumn(3, "_BY_name", pa.string(), source=SourceType("text", 25))
+    changes = changes_of("s.a", _shape(10, ID, NAME), [_shape(20, ID, NAME, clash)])
+    part = TableChanges("s.a", "s.a", changes, True, (Partition("name"),))
+    decision = decide(EVOLVE, [part], {}, lambda *_: False)
+    assert decision.stop_lsn is None
+    assert "partitioned by name" in decision.set_aside["s.a"][1]
 
 
 @pytest.mark.parametrize("policy", OnSchemaChange)

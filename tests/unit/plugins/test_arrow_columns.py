@@ -205,7 +205,7 @@ def test_damage_gives_an_error_or_a_sound_batch() -> None:
     ("name", "escaped"),
     [
         ("id", "id"), ("op", "op"), ("_op", "__op"), ("__op", "___op"), ("_old_key", "__old_key"),
-        ("_ops", "_ops"),
+        ("_ops", "_ops"), ("_OP", "__OP"), ("_Old_Key", "__Old_Key"),
         ("_commit_time", "__commit_time"), ("_", "_"),
     ],
 )  # fmt: skip
@@ -225,6 +225,30 @@ def test_a_key_that_two_rows_may_have_until_their_commit_is_told() -> None:
     }
     assert described[True].pop("primary_key_deferrable") is True
     assert described[True] == described[False]
+
+
+def test_safe_names_are_told_apart() -> None:
+    names = [
+        "first name",
+        "First_Name",
+        "a.b",
+        "a;b",
+        "A=B",
+        "größe",
+        "_op",
+        "[op",
+        "-lsn",
+        "a_b_4",
+    ]
+    columns = (column(n, name, 23, 4, "i") for n, name in enumerate(names, 1))
+    plan = plan_table(relation(*columns), replace(OPTIONS, safe_names=True))
+    assert [planned.name for planned in plan.columns] == [
+        "first_name_1", "First_Name", "a_b", "a_b_4_4", "A_B_5", "größe", "__op", "_op_8", "__lsn",
+        "a_b_4",
+    ]  # fmt: skip
+    assert len({name.lower() for name in plan.schema.names}) == len(plan.schema.names)
+    described = json.loads(plan.schema.field("a_b").metadata[b"spillway.column"])
+    assert described["name"] == "a.b"
 
 
 def test_virtual_columns_are_left_out() -> None:

@@ -4,6 +4,7 @@
 
     envelopes ──cache──▶ which tables, which schemas                    one pass over the slot
         │ what changed in a table's shape: follow, stop there, or set the table aside (schema_policy)
+        │ what can't be written though all else can: set that table aside (poison)
         │ per table
         ├─▶ mapInArrow ─▶ history: append, commit carries end_lsn       rows before the table's LSN left out
         └─▶ history [current's LSN, end_lsn) ─▶ net effect ─▶ current: merge, commit carries end_lsn
@@ -40,6 +41,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
 from spillway.failpoints import failpoint
 from spillway.lake.batch.plan import Plan, Planner, TableBatch, head_facts
+from spillway.lake.batch.poison import is_tables_own, reason
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape import net_effect
@@ -65,7 +67,7 @@ from spillway.lake.tables.contract import MULTISET, Batch, LakeTables, check_sam
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row
 
@@ -128,11 +130,13 @@ class DecodeMessages:
         rows = 0
         for batch in batches:
             for body in batch.column("payload"):
+                message = parse_message(body.as_buffer())
                 decoded = conform(
-                    parse_message(body.as_buffer()).batch,
+                    message.batch,
                     self._columns,
                     self._from_lsn,
                     self._upto_lsn,
+                    relation=message.relation.name,
                 )
                 held.append(decoded)
                 rows += decoded.num_rows
@@ -218,17 +222,62 @@ class Materializer:
         """Make a batch durable in its tables; return the changes of each that were new to its
         history.
         """
+        changes: dict[str, int] = {}
+        poisoned: dict[str, BaseException] = {}
         # Planning and committing is work of one thread: tables overlap theirs.
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads:
+            commits = [(part, threads.submit(self._commit, part)) for part in plan.parts]
+            for part, commit in commits:
+                error = commit.exception()
+                if error is None:
+                    changes[part.relation.name] = commit.result()
+                elif not is_tables_own(error):
+                    raise error
+                else:
+                    self._try_again(part, changes, poisoned)
+            self._poison(plan, poisoned, envelopes)
             aside = [threads.submit(self._set_aside, *each, plan) for each in plan.aside.items()]
-            counts = threads.map(self._commit, plan.parts)
-            changes = {
-                part.relation.name: count for part, count in zip(plan.parts, counts, strict=True)
-            }
             for each in aside:
-                each.result()
+                if (error := each.exception()) is not None:
+                    # What can't be set aside either is not a table's own trouble.
+                    raise next(iter(poisoned.values()), error)
+        for directory in poisoned:
+            failpoint("lake.before_poisoned")
+            quarantine.put(self._path, directory, plan.quarantined[directory])
+            _log.warning("%s", plan.quarantined[directory])
         self._append_events(plan, envelopes)
         return changes
+
+    def _try_again(
+        self, part: TableBatch, changes: dict[str, int], poisoned: dict[str, BaseException]
+    ) -> None:
+        """Commit a part that failed; note why, if it fails again by the table's own trouble."""
+        try:
+            changes[part.relation.name] = self._commit(part)
+        except BaseException as error:
+            if not is_tables_own(error):
+                raise
+            poisoned[part.relation.directory] = error
+
+    def _poison(
+        self, plan: Plan, poisoned: Mapping[str, BaseException], envelopes: DataFrame
+    ) -> None:
+        """Have the plan set tables aside whose parts can't be written."""
+        for part in [part for part in plan.parts if part.relation.directory in poisoned]:
+            name, directory = part.relation.name, part.relation.directory
+            why = reason(poisoned[directory], name, self._path)
+            lsn = plan.batch.start_lsn
+            known = plan.quarantined.get(directory)
+            if known is None and directory in plan.released:
+                known = quarantine.quarantined(self._path)[directory]
+            tried = str(Lsn(self._tables.durable_lsn(CURRENT, directory)))
+            state = replace(quarantine.made(name, lsn, why, by_command=True), tried=tried)
+            if known is not None and known.lsn_value <= lsn:
+                state = replace(state, lsn=known.lsn, since=known.since)
+            plan.quarantined[directory] = state
+            plan.released.discard(directory)
+            plan.aside[directory] = envelopes.where(F.col("relation") == name)
+            plan.parts.remove(part)
 
     def _commit(self, part: TableBatch) -> int:
         """Make one table's part durable, history first; return how many changes were new to it."""

@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
+from spillway.errors import LakeSchemaConflict
 from spillway.failpoints import failpoint
-from spillway.lake.batch.schema_policy import OnSchemaChange, TableChanges, decide
+from spillway.lake.batch.schema_policy import (
+    OnSchemaChange,
+    TableChanges,
+    decide,
+    may_return,
+)
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape.changes import changes_of, shape_from_text
 from spillway.lake.shape.kinds import CURRENT
@@ -29,6 +35,7 @@ from spillway.lake.state import quarantine
 from spillway.lake.state.loads import is_loading, load_state, loaded_tables
 from spillway.lake.state.quarantine import QUARANTINE
 from spillway.lake.tables.contract import row_key
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
     from spillway.errors import SpillwayError
+    from spillway.lake.batch.schema_policy import Decision
     from spillway.lake.shape.changes import KnownShapes, SchemaChange
     from spillway.lake.shape.columns import Place
     from spillway.lake.shape.payload import Relation
@@ -119,6 +127,16 @@ class Plan:
     aside: dict[str, DataFrame] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """A table whose messages no lake table can hold."""
+
+    table: str
+    first_lsn: int
+    last_lsn: int
+    reason: str
+
+
 def head_facts() -> list[Column]:
     """Return what there is to know of the messages of one schema."""
     return [
@@ -154,20 +172,9 @@ class Planner:
             name = head["relation"]
             if name is not None and (not self._only or name in self._only):
                 by_name.setdefault(name, []).append(head)
-        quarantined = quarantine.quarantined(self._path)
-        stored: dict[str, DataFrame] = {}
-        for directory, state in quarantined.items():
-            at = state.lsn_value
-            may_return = self._policy == OnSchemaChange.EVOLVE or self._is_behind(directory, at)
-            if may_return and self._tables.durable_lsn(QUARANTINE, directory):
-                rows = self._tables.history(directory, at, batch.end_lsn, kind=QUARANTINE)
-                stored[directory] = rows
-                found = rows.groupBy("fingerprint").agg(*head_facts()).collect()
-                by_name.setdefault(state.table, []).extend(found)
-        parts = [
-            self._part(name, of_table, envelopes, batch, stored)
-            for name, of_table in sorted(by_name.items())
-        ]
+        quarantined = self._quarantined()
+        stored, unchanged = self._stored(quarantined, batch, by_name)
+        parts, unreadable = self._parts(by_name, envelopes, batch, stored)
         names = self._names(parts)
         decision = decide(
             self._policy,
@@ -179,7 +186,7 @@ class Planner:
             # A batch that comes again may begin before what the lake has.
             begin = max(batch.start_lsn, min(lake_lsn, decision.stop_lsn))
             batch = replace(batch, start_lsn=begin, end_lsn=decision.stop_lsn)
-        plan = Plan(batch, error=decision.error)
+        plan = Plan(batch, error=decision.error, released=unchanged)
         for part in parts:
             name = part.relation.name
             known = self._known.before(name, part.shapes[0].first)
@@ -188,11 +195,15 @@ class Planner:
                 for change in changes_of(name, known, part.shapes, names)
                 if change.place[0] < batch.end_lsn
             ]
-        for directory, (lsn, reason) in decision.set_aside.items():
-            if lsn < batch.end_lsn:
-                table = ".".join(table_of(directory))
-                quarantined[directory] = quarantine.put(self._path, directory, table, lsn, reason)
-                _log.warning("%s", quarantined[directory])
+        for directory, each in unreadable.items():
+            if directory not in quarantined:
+                decision.set_aside[directory] = (max(each.first_lsn, batch.start_lsn), each.reason)
+            elif quarantined[directory].resumed:
+                decision.refused[directory] = each.reason
+        self._put(decision, quarantined, batch)
+        for directory, each in unreadable.items():
+            if directory in quarantined and each.last_lsn >= batch.start_lsn:
+                plan.aside[directory] = envelopes.where(F.col("relation") == each.table)
         failpoint("lake.after_quarantined")
         for part in parts:
             directory = part.relation.directory
@@ -210,6 +221,82 @@ class Planner:
             del quarantined[directory]
         plan.quarantined = quarantined
         return plan
+
+    def _quarantined(self) -> dict[str, Quarantine]:
+        """Return the tables that are set aside, from which LSN on what is set aside counts."""
+        found = quarantine.quarantined(self._path)
+        for directory, state in found.items():
+            if state.gives_up:
+                loaded = self._tables.durable_lsn(CURRENT, directory)
+                found[directory] = replace(state, lsn=str(Lsn(max(loaded, state.lsn_value))))
+        return found
+
+    def _stored(
+        self, quarantined: Mapping[str, Quarantine], batch: Batch, by_name: dict[str, list[Row]]
+    ) -> tuple[dict[str, DataFrame], set[str]]:
+        """Return what is set aside of tables that may come back, whose messages' heads are added to
+        *by_name*, and those of the tables that have none.
+        """
+        stored: dict[str, DataFrame] = {}
+        unchanged = set()
+        for directory, state in quarantined.items():
+            at = state.lsn_value
+            if not (
+                may_return(self._policy, state) or self._is_behind(directory, state.loaded_after)
+            ):
+                continue
+            if self._tables.durable_lsn(QUARANTINE, directory):
+                rows = self._tables.history(directory, at, batch.end_lsn, kind=QUARANTINE)
+                found = rows.groupBy("fingerprint").agg(*head_facts()).collect()
+                if found:
+                    stored[directory] = rows
+                    by_name.setdefault(state.table, []).extend(found)
+            if state.table not in by_name:
+                unchanged.add(directory)
+        return stored, unchanged
+
+    def _parts(
+        self,
+        by_name: Mapping[str, list[Row]],
+        envelopes: DataFrame,
+        batch: Batch,
+        stored: Mapping[str, DataFrame],
+    ) -> tuple[list[TableBatch], dict[str, _Unreadable]]:
+        """Return the tables' parts, and by directory the tables whose messages no lake table can
+        hold.
+
+        Raises:
+            LakeSchemaConflict: there is one, and the policy is to stop.
+        """
+        parts, unreadable = [], {}
+        for name, of_table in sorted(by_name.items()):
+            try:
+                parts.append(self._part(name, of_table, envelopes, batch, stored))
+            except LakeSchemaConflict as error:
+                if self._policy == OnSchemaChange.PAUSE:
+                    raise
+                schema = pa.ipc.read_schema(pa.py_buffer(of_table[0]["arrow_schema"]))
+                unreadable[relation_of(schema).directory] = _Unreadable(
+                    name,
+                    min(head["first"]["first_commit_lsn"] for head in of_table),
+                    max(head["last"]["last_commit_lsn"] for head in of_table),
+                    f"{error.message}. {error.hint}",
+                )
+        return parts, unreadable
+
+    def _put(self, decision: Decision, quarantined: dict[str, Quarantine], batch: Batch) -> None:
+        """Make it durable which tables are set aside, in *quarantined* as well."""
+        for directory, (lsn, reason) in decision.set_aside.items():
+            if lsn < batch.end_lsn:
+                by_command = self._policy != OnSchemaChange.QUARANTINE
+                table = ".".join(table_of(directory))
+                state = quarantine.made(table, lsn, reason, by_command=by_command)
+                quarantined[directory] = quarantine.put(self._path, directory, state)
+                _log.warning("%s", state)
+        for directory, reason in decision.refused.items():
+            state = replace(quarantined[directory], reason=reason, resumed=False, gives_up=False)
+            quarantined[directory] = quarantine.put(self._path, directory, state)
+            _log.warning("%s", state)
 
     def _part(
         self,

@@ -2,8 +2,9 @@
 ``spillway lake run --on-schema-change``.
 
 ==============  ====================================================================================
-``evolve``      the tables follow; where they can't, as nobody knows what became of a column's
-                values, or which rows a table has that had another name, the job stops
+``evolve``      the tables follow; one that can't, as nobody knows what became of a column's
+                values, or which rows a table has that had another name, is set aside, until it is
+                loaded anew
 ``pause``       the job stops before the first change of a row that the tables don't hold as they
                 are
 ``quarantine``  that table is set aside from there on (:mod:`spillway.lake.state.quarantine`), the
@@ -16,8 +17,9 @@ stops there again, or, with another policy, goes on.
 
 A change is behind a table whose current state was loaded as of a later LSN, or is being loaded:
 then nothing is to be followed, whatever it was. So ``spillway lake load --resync`` is the way on
-from what can't be followed, and out of quarantine; without it a table leaves quarantine when the
-job is run with ``evolve`` and can follow.
+from what can't be followed, and out of quarantine; without it a table that the policy
+``quarantine`` set aside leaves it when the job is run with ``evolve`` and can follow, and any other
+when ``spillway lake resume`` asked for it.
 
 Driver only. Decisions depend on the batch's messages and on what is durable, so a batch that comes
 again is decided in the same way.
@@ -74,6 +76,8 @@ class Decision:
     set_aside: dict[str, tuple[int, str]] = field(default_factory=dict)
     #: directories of tables that come back
     released: set[str] = field(default_factory=set)
+    #: why tables that were asked for can't come back, by directory
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def decide(
@@ -94,28 +98,52 @@ def decide(
     """
     decision = Decision()
     for table in tables:
+        state = quarantined.get(table.directory)
+        # Who asks for a table takes what its changes are.
+        followed = OnSchemaChange.EVOLVE if state is not None and state.resumed else policy
         stop = next(
             (
                 change
                 for change in table.changes
-                if _stops(policy, change, table) and not is_behind(table.directory, change.place[0])
+                if _stops(followed, change, table)
+                and not is_behind(table.directory, change.place[0])
             ),
             None,
         )
-        if table.directory in quarantined:
-            lsn = quarantined[table.directory].lsn_value
-            # Its way back is another policy, or a load; a change that the policy has nothing
-            # against doesn't lead back.
+        if state is not None:
+            # A change that the policy has nothing against doesn't lead back.
             if stop is None and (
-                policy == OnSchemaChange.EVOLVE or is_behind(table.directory, lsn)
+                may_return(policy, state) or is_behind(table.directory, state.loaded_after)
             ):
                 decision.released.add(table.directory)
+            elif stop is not None and state.resumed:
+                decision.refused[table.directory] = _not_followed(stop, table)
         elif stop is not None and policy == OnSchemaChange.QUARANTINE:
             decision.set_aside[table.directory] = (stop.place[0], str(stop))
+        elif stop is not None and policy == OnSchemaChange.EVOLVE:
+            decision.set_aside[table.directory] = (stop.place[0], _not_followed(stop, table))
         elif stop is not None and (decision.stop_lsn is None or stop.place[0] < decision.stop_lsn):
             decision.stop_lsn = stop.place[0]
-            decision.error = _error(policy, stop, _without_partition(stop, table))
+            decision.error = _error(stop, _without_partition(stop, table))
     return decision
+
+
+def may_return(policy: OnSchemaChange, state: Quarantine) -> bool:
+    """Say whether a table comes back without having been loaded anew, if it can follow."""
+    return state.resumed or (policy == OnSchemaChange.EVOLVE and not state.by_command)
+
+
+def _not_followed(change: SchemaChange, table: TableChanges) -> str:
+    """Say what a table can't follow, and what is to be done."""
+    load = f"spillway lake load --resync --table {table.table}, with the job's --slot and --lake"
+    partition = _without_partition(change, table)
+    if partition is not None:
+        return (
+            f"{change}, and its current table is partitioned by {partition}. Load it anew with "
+            f"other partitions: {load}, and --partition-by '{table.table}=…' (nothing behind = for "
+            "none)"
+        )
+    return f"{change}, and what it has of before that is not in WAL. Load it anew: {load}"
 
 
 def _stops(policy: OnSchemaChange, change: SchemaChange, table: TableChanges) -> bool:
@@ -129,12 +157,18 @@ def _stops(policy: OnSchemaChange, change: SchemaChange, table: TableChanges) ->
 def _without_partition(change: SchemaChange, table: TableChanges) -> Partition | None:
     """Return what the current table is partitioned by and can't be after a change."""
     types = {column.name: column.type for column in change.shape.columns}
-    return next((p for p in table.partitions if not p.is_of(types.get(p.column))), None)
+    taken = {name.lower() for name in types}
+    return next(
+        (
+            p
+            for p in table.partitions
+            if not p.is_of(types.get(p.column)) or p.name.lower() in taken
+        ),
+        None,
+    )
 
 
-def _error(
-    policy: OnSchemaChange, change: SchemaChange, partition: Partition | None
-) -> SpillwayError:
+def _error(change: SchemaChange, partition: Partition | None) -> SpillwayError:
     lsn = Lsn(change.place[0])
     load = f"spillway lake load --resync --table {change.table}, with the job's --slot and --lake"
     column = change.after or change.before
@@ -150,22 +184,14 @@ def _error(
             "quarantine.",
             **details,
         )
-    if policy == OnSchemaChange.PAUSE:
-        way = (
-            f"load the table anew ({load})"
-            if change.loses_values
-            else "run the job once with --on-schema-change evolve"
-        )
-        return LakeSchemaChange(
-            f"{change.table} changed before {lsn}: {change}. The lake has everything before that "
-            "and nothing after it",
-            hint=f"When that is as it should be, {way}: it goes on from here.",
-            **details,
-        )
-    return LakeSchemaConflict(
-        f"{change.table} changed before {lsn}: {change}, and what it has of before that is not in "
-        "WAL. The lake has everything before that and nothing after it",
-        hint=f"Load the table anew: {load}; its history goes on. Or set it aside: "
-        "--on-schema-change quarantine.",
+    way = (
+        f"load the table anew ({load})"
+        if change.loses_values
+        else "run the job once with --on-schema-change evolve"
+    )
+    return LakeSchemaChange(
+        f"{change.table} changed before {lsn}: {change}. The lake has everything before that "
+        "and nothing after it",
+        hint=f"When that is as it should be, {way}: it goes on from here.",
         **details,
     )

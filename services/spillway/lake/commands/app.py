@@ -26,6 +26,7 @@ from spillway.lake.commands.options import (
     source_dsn,
 )
 from spillway.lake.commands.replay import replay
+from spillway.lake.commands.resume import resume_tables
 from spillway.lake.commands.verify import points, verify
 from spillway.lake.job.run import JobSettings
 from spillway.lake.job.several import run_jobs, settings_of
@@ -58,6 +59,7 @@ class Trigger(StrEnum):
 for command in (load, replay, verify, points):
     app.command()(command)
 app.command("maintain")(maintain_now)
+app.command("resume")(resume_tables)
 
 
 #: The command's own, and those that make a field of the job's settings together. The others are

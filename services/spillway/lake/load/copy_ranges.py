@@ -58,6 +58,7 @@ class CopyRanges:
         self._lsn = snapshot.lsn
         self._taken_at_us = snapshot.taken_at_us
         self._columns = columns
+        self._relation = f"{plan.descriptor.schema}.{plan.descriptor.name}"
         self._ranges = tuple(ranges)
 
     def __repr__(self) -> str:
@@ -85,5 +86,7 @@ class CopyRanges:
         }
         names = [*known, *self._copy.columns]
         return conform(
-            pa.RecordBatch.from_arrays([*known.values(), *arrays], names=names), self._columns
+            pa.RecordBatch.from_arrays([*known.values(), *arrays], names=names),
+            self._columns,
+            relation=self._relation,
         )

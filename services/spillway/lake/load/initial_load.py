@@ -49,7 +49,7 @@ from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape import net_effect
 from spillway.lake.shape.changes import shape_text
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.shape.net_effect import COPIES, quoted
+from spillway.lake.shape.net_effect import copies_name, quoted
 from spillway.lake.shape.payload import directory_of, lake_schema, merge_schemas, relation_of
 from spillway.lake.state.loads import (
     RANGE_BYTES,
@@ -407,8 +407,8 @@ class InitialLoad:
             rows = loaded_rows(self.tables, directory, lsn)
             rows = table_shape.as_of_last(rows, [table.shape], table.name)
             if table.key == MULTISET:
-                names = map(quoted, table.columns)
-                rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(COPIES))
+                names, counted = map(quoted, table.columns), copies_name(table.columns)
+                rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(counted))
             batch = Batch(self._slot.slot_name, lsn, lsn, NO_BATCH)
             self.tables.replace_current(directory, rows, self._current(table), table.key, batch)
             failpoint("lake.load_published")

@@ -41,7 +41,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, StructField, StructType
 
 from spillway.errors import LakeSchemaConflict
-from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, quoted
+from spillway.lake.shape.net_effect import COPIES, copies_field, copies_name, quoted
 from spillway.lake.shape.payload import (
     CHANGE_COLUMNS,
     OLD_KEY,
@@ -188,8 +188,18 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def dropped_columns(stored: StructType, newest: Shape) -> list[str]:
     """Return the columns of a current table that the source has no more."""
-    kept = set(_sources(stored, newest).values())
-    return [name for name in stored.names if name not in kept and name != COPIES]
+    kept = {*_sources(stored, newest).values(), stored_copies(stored)}
+    return [name for name in stored.names if name not in kept]
+
+
+def stored_copies(stored: StructType) -> str | None:
+    """Return the column in which a current table counts copies, which has no attribute number; None
+    if it doesn't.
+    """
+    found = (
+        f.name for f in stored if f.name.rstrip("_") == COPIES and _ATTNUM not in (f.metadata or {})
+    )
+    return max(found, key=len, default=None)
 
 
 def follow(
@@ -232,9 +242,12 @@ def follow(
         values.append(value.alias(column.name, metadata=field_.metadata))
     if not (rewritten or added):
         return None
-    if COPIES in stored.names:
-        values.append(F.col(COPIES))
-        carried[COPIES] = COPIES
+    counted = stored_copies(stored)
+    if counted is not None:
+        name = copies_name(carried.keys() | {column.name for column in newest.columns})
+        rewritten |= name != counted
+        values.append(F.col(counted).alias(name))
+        carried[name] = counted
     frame = current.select(*values)
     return Followed(frame, rewritten or filled, sources=carried, filled=filled)
 
@@ -245,7 +258,7 @@ def begun_anew(current: DataFrame, newest: Shape, key: tuple[str, ...]) -> Follo
     """
     wanted = current_schema(newest.columns)
     if not key:
-        wanted = wanted.append(COPIES_FIELD)
+        wanted = wanted.append(copies_field(wanted.names))
     empty = current.sparkSession.createDataFrame([], spark_schema(wanted))
     return Followed(empty, rewritten=True, key=key)
 
@@ -377,6 +390,7 @@ def _sources(stored: StructType, newest: Shape) -> dict[Identity, str]:
     """Return which column of the current table holds each column of the newest shape."""
     by_number = {f.metadata[_ATTNUM]: f.name for f in stored if _ATTNUM in (f.metadata or {})}
     unnumbered = {f.name for f in stored if _ATTNUM not in (f.metadata or {})}
+    unnumbered.discard(stored_copies(stored) or "")
     sources: dict[Identity, str] = {}
     for column in newest.columns:
         if column.identity in by_number:

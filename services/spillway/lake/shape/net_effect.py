@@ -32,6 +32,10 @@ went and the whole row that came, and what is there after a commit is right. So 
 counted like a multiset's, and what is left of a key after that is one row that is there now, one
 that is gone, or both.
 
+**Names.** A table's column may have any name, one of this module's, too. So in the frames that are
+made here a table's columns are called by :func:`own`, with a colon and a blank before their names,
+and no other column begins so.
+
 TRUNCATE empties the table: only what comes after the last one counts, and
 :attr:`NetEffect.truncated` says so.
 """
@@ -56,9 +60,12 @@ if TYPE_CHECKING:
 SET: Final = "_set"
 #: prefix of booleans: the column keeps the value that the current table has
 KEEP: Final = "_keep_"
-#: copies of a distinct row: in a multiset's current table, and the change of them in a net effect
+#: copies of a distinct row: the change of them in a net effect, and in a multiset's current table,
+#: if none of its columns is called so
 COPIES: Final = "_copies"
-COPIES_FIELD: Final = pa.field(COPIES, pa.int64())
+_OWN: Final = ": "
+#: of history's columns, what is looked at here beside the table's
+_OF_CHANGES: Final = ("_op", "_commit_lsn", "_seq", "_unchanged_toast", "_old_key")
 
 #: Rounds of pointer jumping: 2^40 changes of key of one row in one batch are more than a batch
 #: holds.
@@ -70,12 +77,43 @@ class NetEffect:
     """A batch, reduced.
 
     For a keyed table, *frame* has ``_set``, the table's columns, and ``_keep_<column>`` for each of
-    *kept_columns*; a key occurs once. For a multiset it has the columns and ``_copies``.
+    *kept_columns*; a key occurs once. For a multiset it has the columns and ``_copies``. The
+    table's columns are called by :func:`own`.
     """
 
     frame: DataFrame
     truncated: bool
     kept_columns: tuple[str, ...] = ()
+
+    def rows(self, columns: Sequence[str]) -> DataFrame:
+        """Return the rows that are there afterwards, of a table that had none, under the names that
+        they have in it; what isn't *columns* of a multiset's table are its copies.
+        """
+        is_copies = COPIES in self.frame.columns
+        values = [_new(c).alias(c) for c in columns if own(c) in self.frame.columns]
+        if is_copies:
+            name = copies_name(columns)
+            values = [*values, F.col(COPIES).alias(name)]
+        return self.frame.where(F.col(COPIES) > 0 if is_copies else F.col(SET)).select(*values)
+
+
+def own(name: str) -> str:
+    """Return how a column of a table is called in a frame that has other columns, too."""
+    return _OWN + name
+
+
+def copies_name(columns: Iterable[str]) -> str:
+    """Return the column that counts the copies in the current table of a multiset of *columns*."""
+    taken = {name.lower() for name in columns}
+    name = COPIES
+    while name in taken:
+        name += "_"
+    return name
+
+
+def copies_field(columns: Iterable[str]) -> pa.Field:
+    """Return the field of :func:`copies_name`'s column."""
+    return pa.field(copies_name(columns), pa.int64())
 
 
 def quoted(name: str) -> str:
@@ -110,6 +148,7 @@ def keyed(
         plain: neither a TRUNCATE nor an unchanged TOAST value is among them; saves looking, which
             is a job.
     """
+    events = _named(events, columns)
     old_fields = _old_key_fields(events)
     moved = F.lit(False)
     if old_fields:
@@ -134,7 +173,7 @@ def keyed(
     for name in unchanged:
         if name in old_fields:
             known = F.array_contains(_unchanged(), name) & _old(name).isNotNull()
-            events = events.withColumn(name, F.when(known, _old(name)).otherwise(_new(name)))
+            events = events.withColumn(own(name), F.when(known, _old(name)).otherwise(_new(name)))
             remaining = F.when(known, F.array_remove(_unchanged(), name)).otherwise(_unchanged())
             events = events.withColumn("_unchanged_toast", remaining)
     kept = tuple(name for name in unchanged if name not in key)
@@ -153,7 +192,7 @@ def multiset(events: DataFrame, columns: Sequence[str]) -> NetEffect:
     """
     signed, truncated = _counted(events, columns)
     net = (
-        signed.groupBy(*map(quoted, columns))
+        signed.groupBy(*(quoted(own(c)) for c in columns))
         .agg(F.sum(COPIES).alias(COPIES))
         .where(F.col(COPIES) != 0)
     )
@@ -167,9 +206,9 @@ def keyed_at_commit(events: DataFrame, columns: Sequence[str], key: Sequence[str
     signed, truncated = _counted(events, columns)
     # Grouped by their numbers, 0 and -0 were one value, and an update of one to the other nothing.
     exactly = [
-        F.col(quoted(c)).cast("string")
-        if isinstance(signed.schema[c].dataType, FloatType | DoubleType)
-        else F.col(quoted(c))
+        _new(c).cast("string")
+        if isinstance(signed.schema[own(c)].dataType, FloatType | DoubleType)
+        else _new(c)
         for c in columns
     ]
     rows = signed.select(
@@ -183,10 +222,10 @@ def keyed_at_commit(events: DataFrame, columns: Sequence[str], key: Sequence[str
         .where(F.col(COPIES) != 0)
     )
     row = F.col("_row")
-    last = net.groupBy(F.struct(*(row[k].alias(k) for k in key)).alias("_k")).agg(
+    last = net.groupBy(F.struct(*(row[own(k)].alias(k) for k in key)).alias("_k")).agg(
         (F.max(COPIES) > 0).alias(SET), F.max_by("_row", COPIES).alias("_row")
     )
-    return NetEffect(last.select(SET, *(row[c].alias(c) for c in columns)), truncated)
+    return NetEffect(last.select(SET, *(row[own(c)].alias(own(c)) for c in columns)), truncated)
 
 
 def _counted(events: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, bool]:
@@ -195,7 +234,7 @@ def _counted(events: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, bool
     """
     facts = events.agg(F.max(F.when(F.col("_op") == "T", _at())).alias("truncated_at")).first()
     assert facts is not None  # an aggregate without grouping has one row
-    events = _after_truncate(events, facts["truncated_at"])
+    events = _named(_after_truncate(events, facts["truncated_at"]), columns)
     old_fields = _old_key_fields(events)
 
     def new(name: str) -> Column:
@@ -204,10 +243,16 @@ def _counted(events: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, bool
         return F.when(F.array_contains(_unchanged(), name), _old(name)).otherwise(_new(name))
 
     def old(name: str) -> Column:
-        return _old(name) if name in old_fields else F.lit(None).cast(events.schema[name].dataType)
+        return (
+            _old(name)
+            if name in old_fields
+            else F.lit(None).cast(events.schema[own(name)].dataType)
+        )
 
-    came = F.struct(F.lit(1).cast("bigint").alias(COPIES), *(new(c).alias(c) for c in columns))
-    went = F.struct(F.lit(-1).cast("bigint").alias(COPIES), *(old(c).alias(c) for c in columns))
+    came = F.struct(F.lit(1).cast("bigint").alias(COPIES), *(new(c).alias(own(c)) for c in columns))
+    went = F.struct(
+        F.lit(-1).cast("bigint").alias(COPIES), *(old(c).alias(own(c)) for c in columns)
+    )
     op = F.col("_op")
     signed = events.where(op != "T").select(
         F.inline(
@@ -232,7 +277,13 @@ def _unchanged() -> Column:
 
 
 def _new(name: str) -> Column:
-    return F.col(quoted(name))
+    return F.col(quoted(own(name)))
+
+
+def _named(events: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return history's rows with the table's columns called by :func:`own`."""
+    others = [F.col(name) for name in _OF_CHANGES if name in events.columns]
+    return events.select(*others, *(F.col(quoted(c)).alias(own(c)) for c in columns))
 
 
 def _old(name: str) -> Column:
@@ -332,16 +383,20 @@ def _by_key(
 ) -> NetEffect:
     states = _states(effects, "_k", [c for c in columns if c not in key], kept)
     last = F.col("_last")
+
+    def latest(c: str) -> Column:
+        return last[own(c)]
+
     outside = {c: F.array_contains(last["_unchanged"], c) for c in kept}
     values = []
     for c in columns:
         if c in key:
-            values.append(F.col("_k")[c].alias(c))
+            values.append(F.col("_k")[c].alias(own(c)))
         elif c in outside:
             known = F.col(quoted(f"_known_{c}"))["value"]
-            values.append(F.when(outside[c], known).otherwise(last[c]).alias(c))
+            values.append(F.when(outside[c], known).otherwise(latest(c)).alias(own(c)))
         else:
-            values.append(last[c].alias(c))
+            values.append(latest(c).alias(own(c)))
     keeps = ((outside[c] & F.col(quoted(f"_known_{c}")).isNull()).alias(KEEP + c) for c in kept)
     return NetEffect(states.select(last[SET].alias(SET), *values, *keeps), truncated, kept)
 
@@ -389,15 +444,15 @@ def _by_row(
         last["_k"].alias("_k"),
         F.when(F.col("_row")["_birth"].isNull(), F.col("_row")["_k"]).alias("_before"),
         last["_unchanged"].alias("_unchanged"),
-        *(last[c].alias(c) for c in columns if c not in key),
+        *(last[own(c)].alias(own(c)) for c in columns if c not in key),
         *(F.col(quoted(f"_known_{c}")) for c in kept),
     )
     stored = {}
     if current is not None:
         names = {c: f"_stored_{c}" for c in kept if c in current.columns}
         there = current.select(
-            F.struct(*(_new(k).alias(k) for k in key)).alias("_there"),
-            *(_new(c).alias(name) for c, name in names.items()),
+            F.struct(*(F.col(quoted(k)).alias(k) for k in key)).alias("_there"),
+            *(F.col(quoted(c)).alias(name) for c, name in names.items()),
         )
         living = living.join(there, F.col("_before") == F.col("_there"), "left")
         stored = {c: F.col(quoted(name)) for c, name in names.items()}
@@ -411,7 +466,7 @@ def _by_row(
             F.when(~F.array_contains("_unchanged", c), _new(c))
             .when(known.isNotNull(), known["value"])
             .otherwise(elsewhere)
-            .alias(c)
+            .alias(own(c))
         )
 
     living = living.select(
@@ -422,6 +477,6 @@ def _by_row(
     touched = effects.select("_k").distinct()
     frame = touched.join(living, F.col("_k") == F.col("_end"), "left").select(
         F.col("_lives").isNotNull().alias(SET),
-        *((F.col("_k")[c] if c in key else _new(c)).alias(c) for c in columns),
+        *((F.col("_k")[c] if c in key else _new(c)).alias(own(c)) for c in columns),
     )
     return NetEffect(frame, truncated)

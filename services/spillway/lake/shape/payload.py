@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 
 from spillway.errors import LakeError, LakeSchemaConflict
 from spillway.lake.shape.type_changes import type_token, widest
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -345,7 +346,12 @@ def column_for(
 
 
 def conform(
-    batch: pa.RecordBatch, target: pa.Schema, from_lsn: int = 0, upto_lsn: int | None = None
+    batch: pa.RecordBatch,
+    target: pa.Schema,
+    from_lsn: int = 0,
+    upto_lsn: int | None = None,
+    *,
+    relation: str = "",
 ) -> pa.RecordBatch:
     """Return *batch* with exactly *target*'s columns and types; a column that it lacks is null.
 
@@ -355,11 +361,55 @@ def conform(
             of one (:func:`column_for`) the batch's values are in that of their type.
         from_lsn: rows whose commit record starts before this are left out.
         upto_lsn: rows whose commit record starts there or later are left out.
+        relation: the table's name, for errors.
+
+    Raises:
+        LakeError: a value is none of the target's type.
     """
     batch = between(batch, from_lsn, upto_lsn)
-    return pa.RecordBatch.from_arrays(
-        _arrays(batch.schema, batch.columns, list(target), batch.num_rows), schema=target
-    )
+    try:
+        arrays = _arrays(batch.schema, batch.columns, list(target), batch.num_rows)
+    except _NotOfType as error:
+        lsn = Lsn(batch.column("_commit_lsn")[error.row].as_py())
+        raise LakeError(
+            f"a value of column {error.column!r} of {relation or 'a table'}, in the transaction "
+            f"that commits at {lsn}, is no {error.type}: {error}",
+            relation=relation,
+            column=error.column,
+            lsn=str(lsn),
+        ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+class _NotOfType(Exception):
+    """A column has a value that its type in the lake has not."""
+
+    def __init__(self, error: pa.ArrowException, column: str, type_: pa.DataType, row: int) -> None:
+        super().__init__(str(error))
+        self.column = column
+        self.type = type_
+        self.row = row
+
+
+def _fitted(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Cast a column as :func:`_cast` does.
+
+    Raises:
+        _NotOfType: it has a value that can't be.
+    """
+    try:
+        return _cast(array, field.type)
+    except pa.ArrowException as error:
+        # The first row that fails, by halves.
+        good, bad = 0, len(array)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            try:
+                _cast(array.slice(0, middle), field.type)
+                good = middle
+            except pa.ArrowException:
+                bad = middle
+        raise _NotOfType(error, field.name, field.type, good) from error
 
 
 def between(batch: pa.RecordBatch, from_lsn: int, upto_lsn: int | None = None) -> pa.RecordBatch:
@@ -391,9 +441,7 @@ def _arrays(
             # A reader that gave a schema of its own gets its types.
             sources[name if name in types else field.name] = array
     return [
-        _cast(sources[field.name], field.type)
-        if field.name in sources
-        else pa.nulls(rows, field.type)
+        _fitted(sources[field.name], field) if field.name in sources else pa.nulls(rows, field.type)
         for field in target
     ]
 

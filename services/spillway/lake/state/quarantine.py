@@ -12,25 +12,29 @@ as it came, whatever its shape, so that nothing is lost and nothing can conflict
 confirmed. When it comes back (:mod:`spillway.lake.batch.schema_policy` says when) its messages are
 put before those of the batch at hand, and go the way that they would have gone.
 
+What the job set aside because it can't write it, a value that no file takes or values that nobody
+knows, would fail again with each batch: it comes back when it is asked for (``spillway lake
+resume``), or loaded anew.
+
 Driver, but for :class:`SetAside`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spillway.errors import LakeTableConflict
+from spillway.errors import LakeError, LakeTableConflict
 from spillway.lake.shape.payload import CHANGE_COLUMNS, ENVELOPE, between, parse_message
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from spillway.storage.place import LakePath
 
@@ -72,10 +76,23 @@ class Quarantine:
     #: ISO 8601, UTC
     since: str
     version: int = _FORMAT_VERSION
+    #: it comes back by `spillway lake resume` or a load only
+    by_command: bool = False
+    #: `spillway lake resume` asked for it
+    resumed: bool = False
+    #: what is set aside from before the LSN that its current table was loaded as of is given up
+    gives_up: bool = False
+    #: its current table was as of that LSN when it could not be written; "": it was not tried
+    tried: str = ""
 
     @property
     def lsn_value(self) -> int:
         return int(Lsn.parse(self.lsn))
+
+    @property
+    def loaded_after(self) -> int:
+        """A current table that was loaded as of later leads the table back."""
+        return max(self.lsn_value, int(Lsn.parse(self.tried)) if self.tried else 0)
 
     def __str__(self) -> str:
         return f"{self.table} is in quarantine since {self.lsn}: {self.reason}"
@@ -108,13 +125,45 @@ def quarantined(path: LakePath) -> dict[str, Quarantine]:
     return found
 
 
-def put(path: LakePath, directory: str, table: str, lsn: int, reason: str) -> Quarantine:
-    """Make it durable that a table is set aside from *lsn* on."""
-    state = Quarantine(table, str(Lsn(lsn)), reason, datetime.now(UTC).isoformat())
+def made(table: str, lsn: int, reason: str, *, by_command: bool = False) -> Quarantine:
+    """Return the state of a table that is set aside from *lsn* on, from now."""
+    now = datetime.now(UTC).isoformat()
+    return Quarantine(table, str(Lsn(lsn)), reason, now, by_command=by_command)
+
+
+def put(path: LakePath, directory: str, state: Quarantine) -> Quarantine:
+    """Make it durable that a table is set aside."""
     file = _folder(path) / f"{directory}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_json(file, asdict(state))
     return state
+
+
+def resume(path: LakePath, tables: Collection[str], *, gives_up: bool = False) -> list[Quarantine]:
+    """Ask for tables, by ``schema.table``, all without any, to come back with the job's next batch;
+    return what they are.
+
+    Args:
+        path: the lake's.
+        tables: see above.
+        gives_up: see :class:`Quarantine`: their histories lack that.
+
+    Raises:
+        LakeError: one of them is not set aside.
+    """
+    found = quarantined(path)
+    missing = sorted(set(tables) - {state.table for state in found.values()})
+    if missing:
+        raise LakeError(
+            f"{missing[0]} of the lake at {path} is not in quarantine",
+            hint=f"In it are {', '.join(s.table for s in found.values()) or 'no tables'}.",
+            relation=missing[0],
+        )
+    return [
+        put(path, directory, replace(state, resumed=True, gives_up=gives_up))
+        for directory, state in found.items()
+        if not tables or state.table in tables
+    ]
 
 
 def release(path: LakePath, directory: str) -> None:

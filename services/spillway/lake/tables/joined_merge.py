@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from spillway.lake.shape.net_effect import COPIES, KEEP, SET, NetEffect, quoted
+from spillway.lake.shape.net_effect import (
+    COPIES,
+    KEEP,
+    SET,
+    NetEffect,
+    copies_name,
+    own,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,13 +40,15 @@ def merged_rows(
     effect's.
     """
     stored, changed = _sides(current, effect.frame)
-    joined = stored.join(changed, _and(_s(k) == _t(k) for k in key), "full_outer")
+    joined = stored.join(changed, _and(_s(own(k)) == _t(k) for k in key), "full_outer")
     set_, touched = _s(SET), _s(SET).isNotNull()
 
     def value(c: str) -> Column:
         if c not in columns:
             return _t(c).alias(c)
-        after = F.when(_s(KEEP + c), _t(c)).otherwise(_s(c)) if c in effect.kept_columns else _s(c)
+        after = _s(own(c))
+        if c in effect.kept_columns:
+            after = F.when(_s(KEEP + c), _t(c)).otherwise(after)
         return F.when(touched, after).otherwise(_t(c)).alias(c)
 
     kept = F.lit(not effect.truncated)
@@ -56,17 +66,16 @@ def merged_copies(
 ) -> DataFrame:
     """Return the distinct rows of a multiset after *effect*, with their copies."""
     stored, changed = _sides(current, effect.frame)
-    joined = stored.join(changed, _and(_s(c).eqNullSafe(_t(c)) for c in columns), "full_outer")
-    before = F.lit(0) if effect.truncated else F.coalesce(_t(COPIES), F.lit(0))
+    joined = stored.join(changed, _and(_s(own(c)).eqNullSafe(_t(c)) for c in columns), "full_outer")
+    counted = copies_name(columns)
+    before = F.lit(0) if effect.truncated else F.coalesce(_t(counted), F.lit(0))
     copies = (before + F.coalesce(_s(COPIES), F.lit(0))).cast("bigint")
     there = _s(COPIES).isNotNull()
 
     def value(c: str) -> Column:
-        return F.when(there, _s(c)).otherwise(_t(c)).alias(c)
+        return F.when(there, _s(own(c))).otherwise(_t(c)).alias(c)
 
-    return joined.select(*(value(c) for c in columns), copies.alias(COPIES)).where(
-        F.col(COPIES) > 0
-    )
+    return joined.where(copies > 0).select(*(value(c) for c in columns), copies.alias(counted))
 
 
 def _sides(current: DataFrame, effect: DataFrame) -> tuple[DataFrame, DataFrame]:

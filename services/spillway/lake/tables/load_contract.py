@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 from spillway.lake.shape.columns import spark_schema
-from spillway.lake.shape.net_effect import COPIES_FIELD, quoted
+from spillway.lake.shape.net_effect import copies_field, quoted
 from spillway.lake.tables.contract import MULTISET, Batch, LakeTables
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def loaded_rows(tables: LoadTables, name: str, lsn: int) -> DataFrame:
 
 def in_shape(rows: DataFrame, columns: pa.Schema, key: tuple[str, ...]) -> DataFrame:
     """Return *rows* with the current table's columns, attribute numbers included."""
-    wanted = spark_schema(columns.append(COPIES_FIELD) if key == MULTISET else columns)
+    counted = columns.append(copies_field(columns.names)) if key == MULTISET else columns
+    wanted = spark_schema(counted)
     return rows.select(
         *(F.col(quoted(f.name)).alias(f.name, metadata=f.metadata) for f in wanted.fields)
     )

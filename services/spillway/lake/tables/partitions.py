@@ -41,13 +41,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spillway.lake.shape.net_effect import KEEP, quoted
+from spillway.lake.shape.net_effect import KEEP, own, quoted
 from spillway.lake.shape.partition import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+    from spillway.lake.shape.net_effect import NetEffect
 
 METADATA: Final = "spillway.partition"
 _TEXT_LENGTH: Final = 40
@@ -78,20 +80,32 @@ def removed(frame: DataFrame) -> DataFrame:
     return frame.drop(*derived) if derived else frame
 
 
-def added(frame: DataFrame, partitions: Sequence[Partition], kept: Sequence[str] = ()) -> DataFrame:
+def added(frame: DataFrame, partitions: Sequence[Partition]) -> DataFrame:
     """Return *frame* with the columns that *partitions* are made of.
-
-    Columns in *kept* have one beside them that says which of their values are the stored row's
-    still (:data:`KEEP`); so get those that are derived from them.
 
     Raises:
         LakeSchemaConflict: :func:`fields`.
     """
     columns = []
     for partition, field in zip(partitions, fields(frame.schema, partitions), strict=True):
-        value = F.expr(_expression(frame.schema[partition.column].dataType, partition))
+        value = _value(quoted(partition.column), frame.schema[partition.column].dataType, partition)
         columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
-        if partition.column in kept:
+    return frame.select("*", *columns) if columns else frame
+
+
+def added_to_effect(effect: NetEffect, partitions: Sequence[Partition]) -> DataFrame:
+    """Return the frame of *effect* with the columns that *partitions* are made of, called by
+    :func:`~spillway.lake.shape.net_effect.own` as the others are.
+
+    Columns that it keeps have one beside them that says which of their values are the stored row's
+    still (:data:`KEEP`); so get those that are derived from them.
+    """
+    frame, columns = effect.frame, []
+    for partition in partitions:
+        column = own(partition.column)
+        value = _value(quoted(column), frame.schema[column].dataType, partition)
+        columns.append(value.alias(own(partition.name)))
+        if partition.column in effect.kept_columns:
             columns.append(F.col(quoted(KEEP + partition.column)).alias(KEEP + partition.name))
     return frame.select("*", *columns) if columns else frame
 
@@ -116,8 +130,11 @@ def with_fields(schema: StructType, partitions: Iterable[Partition]) -> StructTy
     return StructType([*schema.fields, *fields(schema, partitions)])
 
 
-def _expression(type_: DataType, partition: Partition) -> str:
-    column = quoted(partition.column)
+def _value(column: str, type_: DataType, partition: Partition) -> Column:
+    return F.expr(_expression(column, type_, partition))
+
+
+def _expression(column: str, type_: DataType, partition: Partition) -> str:
     if isinstance(type_, StringType):
         return f"regexp_replace(left({column}, {_TEXT_LENGTH}), '{_NOT_PLAIN}', '_')"
     if isinstance(type_, _TIMES):

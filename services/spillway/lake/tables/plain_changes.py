@@ -14,6 +14,7 @@ files.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spillway.lake.shape.net_effect import SET
 from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
@@ -80,11 +80,19 @@ def _size(path: LakePath) -> int:
     return size
 
 
-def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
-    """Reduce plain *changes*, which are in order, to the last one of each key.
+@dataclass(frozen=True, slots=True)
+class LastChanges:
+    """What is left of a batch's changes: one row a key."""
 
-    Returns *schema*'s columns and :data:`SET`: true for rows that are there afterwards, in the
-    order of their keys; false for keys that are not, whose other columns are null.
+    #: of the table's columns; those of a row that is gone are null but for its key
+    rows: pa.Table
+    #: whether a row is there afterwards
+    is_set: pa.Array
+
+
+def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> LastChanges:
+    """Reduce plain *changes*, which are in order, to the last one of each key: rows of *schema*,
+    those that are there afterwards first, in the order of their keys.
 
     Raises:
         NotDirect: a key's equality isn't that of its stored value, or a part of one is null.
@@ -101,30 +109,29 @@ def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa
         raise NotDirect("there are changes of other kinds")
     # The effects in order: a change's second one, its row under the new key, has an odd number.
     set_at = np.flatnonzero(pc.not_equal(op, "D").to_numpy())
-    set_keys = new.select(list(key))
+    # By numbers: a table's column may have any name.
+    numbers = [str(n) for n in range(len(key))]
+    set_keys = new.select(list(key)).rename_columns(numbers)
     keys.append(set_keys if len(set_at) == len(changes) else set_keys.take(set_at))
     order.append(set_at * 2 + 1)
     if "_old_key" in changes.column_names:
         gone, gone_at = _old_keys(changes, new, key)
-        keys.append(gone)
+        keys.append(gone.rename_columns(numbers))
         order.append(gone_at * 2)
     effects = pa.concat_tables(keys).append_column(
-        "_order", pa.array(np.concatenate(order), pa.int64())
+        "order", pa.array(np.concatenate(order), pa.int64())
     )
-    if any(effects.column(name).null_count for name in key):
+    if any(effects.column(name).null_count for name in numbers):
         raise NotDirect("a part of a key is null")
-    last = effects.group_by(list(key)).aggregate([("_order", "max")])
-    at = last.column("_order_max").to_numpy()
+    last = effects.group_by(numbers).aggregate([("order", "max")])
+    at = last.column("order_max").to_numpy()
     is_set = at % 2 == 1
     rows = _by_key(new.take(np.sort(at[is_set] // 2)), key)
-    deleted = last.select(list(key)).filter(pa.array(~is_set))
-    parts = [
-        part.append_column(SET, pa.array(np.full(len(part), there)))
-        for part, there in ((rows, True), (deleted, False))
-        if len(part)
-    ]
-    return pa.concat_tables(
-        parts or [rows.append_column(SET, pa.array([], pa.bool_()))], promote_options="default"
+    deleted = last.select(numbers).rename_columns(list(key)).filter(pa.array(~is_set))
+    parts = [part for part in (rows, deleted) if len(part)]
+    there = np.arange(len(rows) + len(deleted)) < len(rows)
+    return LastChanges(
+        pa.concat_tables(parts or [rows], promote_options="default"), pa.array(there, pa.bool_())
     )
 
 

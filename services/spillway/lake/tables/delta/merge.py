@@ -45,7 +45,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
-from spillway.lake.shape.net_effect import SET, quoted
+from spillway.lake.shape.net_effect import SET, own, quoted
 from spillway.lake.tables import partitions
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_file
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from deltalake import CommitProperties
 
+    from spillway.lake.tables.plain_changes import LastChanges
     from spillway.storage.place import LakePath
 
 #: What the operators of a merge may hold; beyond it they spill.
@@ -130,26 +131,27 @@ def check_files(files: Iterable[LakePath]) -> None:
 
 
 def merge(
-    table: DeltaTable, changes: pa.Table, key: Sequence[str], commit: CommitProperties
+    table: DeltaTable, changes: LastChanges, key: Sequence[str], commit: CommitProperties
 ) -> None:
     """Commit *changes*, of :func:`last_changes`, to *table*, which is at the new version then.
 
     Raises:
         deltalake.exceptions.CommitFailedError: another one committed first; nothing is done.
     """
-    names = [name for name in changes.column_names if name != SET]
-    values = {quoted(name): f"s.{quoted(name)}" for name in names}
+    names = changes.rows.column_names
+    values = {quoted(name): f"s.{quoted(own(name))}" for name in names}
+    source = changes.rows.rename_columns([own(name) for name in names])
     is_set = f"s.{quoted(SET)}"
     version = table.version()
     merger = table.merge(
-        changes,
-        " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key),
+        source.append_column(SET, changes.is_set),
+        " AND ".join(f"t.{quoted(name)} = s.{quoted(own(name))}" for name in key),
         source_alias="s",
         target_alias="t",
         # The changes are in memory anyway; known to delta-rs, their range of keys leaves files out.
         streamed_exec=False,
         max_spill_size=_MERGE_BYTES,
-        writer_properties=_writer_properties(changes.schema),
+        writer_properties=_writer_properties(changes.rows.schema),
         commit_properties=commit,
     )
     merger = merger.when_matched_update(values, is_set).when_matched_delete(f"NOT {is_set}")

@@ -23,6 +23,7 @@ import logging
 import re
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -37,7 +38,16 @@ from spillway.failpoints import failpoint
 from spillway.lake import lease
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
+from spillway.lake.shape.net_effect import (
+    COPIES,
+    KEEP,
+    SET,
+    NetEffect,
+    copies_field,
+    copies_name,
+    own,
+    quoted,
+)
 from spillway.lake.shape.type_changes import widest
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
@@ -55,7 +65,7 @@ from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -200,6 +210,13 @@ class DeltaTables:
             except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
                 reason = error
                 break
+            except BaseException as error:
+                # What a library in Rust does with a value that it did not think of: nothing is
+                # committed then.
+                if type(error).__name__ != "PanicException":
+                    raise
+                reason = error
+                break
             else:
                 # Whatever goes wrong with this is not Spark's to mend.
                 for table, version, files in written:
@@ -239,7 +256,7 @@ class DeltaTables:
         check_files(before - self._checked.get(name, set()))
         appended = files_of(history, f"_commit_lsn >= {start_lsn}")
         changes = last_changes(read_changes(appended, start_lsn, columns), columns, key)
-        changes = partitions.added_to_arrow(changes, made)
+        changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
         failpoint("lake.before_merge")
         lease.check(self._path)
         version = current.version() + 1
@@ -274,7 +291,7 @@ class DeltaTables:
     ) -> None:
         stored = self.schema(CURRENT, name)
         if stored is None:
-            wanted = columns.append(COPIES_FIELD) if key == MULTISET else columns
+            wanted = columns.append(copies_field(columns.names)) if key == MULTISET else columns
             schema = spark_schema(wanted)
             self._create(
                 CURRENT,
@@ -282,22 +299,20 @@ class DeltaTables:
                 schema,
                 {KEY_PROPERTY: json.dumps(key)},
             )
-            present = F.col(COPIES) > 0 if key == MULTISET else F.col(SET)
-            rows = effect.frame.where(present).select(*(quoted(c) for c in schema.names))
-            self._append(CURRENT, name, rows, batch)
+            self._append(CURRENT, name, effect.rows(columns.names), batch)
             return
         check_same_key(name, self.key(name) or MULTISET, key)
         lease.check(self._path)
         made = self.partitions(CURRENT, name) or ()
         # What a partition is made of may change, so it is a value like others: the key alone tells
         # rows.
-        changed = partitions.added(effect.frame, made, effect.kept_columns)
+        changed = partitions.added_to_effect(effect, made)
         changed.createOrReplaceTempView(_VIEW)
         values = [*columns.names, *partitions.names(made)]
         kept = [*effect.kept_columns]
         kept += [p.name for p in made if p.column in effect.kept_columns]
         statement = (
-            merge_copies(values, truncated=effect.truncated)
+            merge_copies(values, copies_name(columns.names), truncated=effect.truncated)
             if key == MULTISET
             else merge_rows(values, key, kept, truncated=effect.truncated)
         )
@@ -328,8 +343,15 @@ class DeltaTables:
         if made:
             writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
         properties = {_SLOT_PROPERTY: self._slot_name, **properties}
-        if any(_NEEDS_MAPPING.search(column) for column in schema.names):
+        odd = [column for column in schema.names if _NEEDS_MAPPING.search(column)]
+        if odd:
             properties["delta.columnMapping.mode"] = "name"
+            _log.warning(
+                "%s of %s needs column mapping, as it has a column %r: readers that don't know "
+                "mapping, delta-rs by pyarrow for one, see nulls there; a slot with the option "
+                "column_names=safe needs none",
+                kind, name, odd[0],
+            )  # fmt: skip
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
         writer.create()
@@ -542,11 +564,11 @@ def merge_rows(
     columns: Sequence[str], key: Sequence[str], kept: Sequence[str], *, truncated: bool
 ) -> str:
     """Return the clauses of a keyed MERGE of target ``t`` with the net effect ``s``."""
-    on = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in key)
+    on = " AND ".join(f"t.{quoted(k)} = {_after(k)}" for k in key)
     updates = ", ".join(
-        f"t.{quoted(c)} = CASE WHEN s.{quoted(KEEP + c)} THEN t.{quoted(c)} ELSE s.{quoted(c)} END"
+        f"t.{quoted(c)} = CASE WHEN s.{quoted(KEEP + c)} THEN t.{quoted(c)} ELSE {_after(c)} END"
         if c in kept
-        else f"t.{quoted(c)} = s.{quoted(c)}"
+        else f"t.{quoted(c)} = {_after(c)}"
         for c in columns
     )
     return " ".join(
@@ -554,31 +576,38 @@ def merge_rows(
             f"ON {on}",
             f"WHEN MATCHED AND s.{SET} THEN UPDATE SET {updates}",
             "WHEN MATCHED THEN DELETE",
-            f"WHEN NOT MATCHED AND s.{SET} THEN {_insert(columns)}",
+            f"WHEN NOT MATCHED AND s.{SET} THEN {_insert({c: _after(c) for c in columns})}",
             *_emptied(truncated=truncated),
         ]
     )
 
 
-def merge_copies(columns: Sequence[str], *, truncated: bool) -> str:
-    """Return the clauses of a MERGE of copies of distinct rows."""
-    on = " AND ".join(f"t.{quoted(c)} <=> s.{quoted(c)}" for c in columns)
-    copies = f"s.{COPIES}" if truncated else f"t.{COPIES} + s.{COPIES}"
+def merge_copies(columns: Sequence[str], counted: str, *, truncated: bool) -> str:
+    """Return the clauses of a MERGE of copies of distinct rows, which the table counts in
+    *counted*.
+    """
+    on = " AND ".join(f"t.{quoted(c)} <=> {_after(c)}" for c in columns)
+    copies = f"s.{COPIES}" if truncated else f"t.{counted} + s.{COPIES}"
+    inserted = {**{c: _after(c) for c in columns}, counted: f"s.{COPIES}"}
     return " ".join(
         [
             f"ON {on}",
-            f"WHEN MATCHED AND {copies} > 0 THEN UPDATE SET t.{COPIES} = {copies}",
+            f"WHEN MATCHED AND {copies} > 0 THEN UPDATE SET t.{counted} = {copies}",
             "WHEN MATCHED THEN DELETE",
-            f"WHEN NOT MATCHED AND s.{COPIES} > 0 THEN {_insert([*columns, COPIES])}",
+            f"WHEN NOT MATCHED AND s.{COPIES} > 0 THEN {_insert(inserted)}",
             *_emptied(truncated=truncated),
         ]
     )
 
 
-def _insert(columns: Sequence[str]) -> str:
-    names = ", ".join(quoted(c) for c in columns)
-    values = ", ".join(f"s.{quoted(c)}" for c in columns)
-    return f"INSERT ({names}) VALUES ({values})"  # noqa: S608 - names are quoted
+def _after(column: str) -> str:
+    """Return the value that a column has by the net effect."""
+    return f"s.{quoted(own(column))}"
+
+
+def _insert(values: Mapping[str, str]) -> str:
+    names = ", ".join(map(quoted, values))
+    return f"INSERT ({names}) VALUES ({', '.join(values.values())})"  # noqa: S608 - names are quoted
 
 
 def _emptied(*, truncated: bool) -> Iterator[str]:

@@ -28,7 +28,6 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 
-from spillway.lake.shape.net_effect import SET
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.files import DataFileWriter, Written
 from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
@@ -68,7 +67,7 @@ def merge(
     last = last_changes(read_changes(history, start_lsn, columns), columns, key)
     schema = current.schema()
     files = snapshots.data_files(current, current.current_snapshot())
-    keys = last.select(list(key)).cast(_keys_schema(schema, key))
+    keys = last.rows.select(list(key)).cast(_keys_schema(schema, key))
     small = [file for file in files if file.file_size_in_bytes < _SMALL_BYTES]
     gone = small if len(small) > _SMALL_FILES_MAX else []
     picked = {file.file_path for file in gone}
@@ -85,7 +84,7 @@ def merge(
     for file in gone:
         rows = read_file(current, schema, file).select(layout.names).cast(layout)
         writer.write(rows.filter(pa.array(~_among(rows.select(list(key)), keys))))
-    there = last.filter(last.column(SET))
+    there = last.rows.filter(last.is_set)
     if len(there):
         writer.write(there.select(layout.names))
     return gone, writer.close()
@@ -154,8 +153,11 @@ def _among(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]
     """Say of each row whether its key is one of *keys*, which are distinct and have no null."""
     if len(keys.column_names) == 1:
         return pc.is_in(rows.column(0), pc.unique(keys.column(0))).to_numpy()  # type: ignore[no-any-return]
-    numbered = rows.append_column("_at", pa.array(np.arange(len(rows))))
-    found = numbered.join(keys, keys.column_names, join_type="left semi").column("_at").to_numpy()
+    # By numbers: a table's column may have any name.
+    numbers = [str(n) for n in range(len(keys.column_names))]
+    rows, keys = rows.rename_columns(numbers), keys.rename_columns(numbers)
+    numbered = rows.append_column("at", pa.array(np.arange(len(rows))))
+    found = numbered.join(keys, numbers, join_type="left semi").column("at").to_numpy()
     among = np.zeros(len(rows), dtype=bool)
     among[found] = True
     return among

@@ -35,7 +35,7 @@ from spillway.failpoints import failpoint
 from spillway.lake import lease
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, SET, NetEffect, quoted
+from spillway.lake.shape.net_effect import NetEffect, copies_field, own, quoted
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import LakeCatalog, typed
@@ -66,7 +66,7 @@ KEY: Final = "spillway.key"
 _ATTEMPTS: Final = 5
 #: A current table is joined whole up to it.
 _WHOLE_BYTES: Final = 32 << 20
-_FILE: Final = "file of Iceberg"
+_FILE: Final = "file"
 _PROPERTIES: Final = {
     "format-version": "2",
     # Attempts are ours: each looks first what the table has.
@@ -288,14 +288,13 @@ class IcebergTables:
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
-        wanted = columns.append(COPIES_FIELD) if key == MULTISET else columns
+        wanted = columns.append(copies_field(columns.names)) if key == MULTISET else columns
         schema = spark_schema(wanted)
         table = self._catalog.load(CURRENT, name)
         if table is None:
             table = self._create(CURRENT, name, schema, {KEY: json.dumps(key)})
-            present = F.col(COPIES) > 0 if key == MULTISET else F.col(SET)
-            rows = effect.frame.where(present).select(*(quoted(c) for c in schema.names))
-            self._append(CURRENT, name, self._written(table, rows), batch)
+            written = self._written(table, effect.rows(columns.names))
+            self._append(CURRENT, name, written, batch)
             return
         check_same_key(name, _key(table), key)
         files = snapshots.data_files(table, table.current_snapshot())
@@ -322,11 +321,11 @@ class IcebergTables:
         """
         if sum(file.file_size_in_bytes for file in files) <= _WHOLE_BYTES:
             return files
-        changed = effect.select(*(F.col(quoted(c)).alias(f"s {c}") for c in on))
+        changed = effect.select(*(F.col(quoted(own(c))).alias(f"s {c}") for c in on))
         schema = types.spark_schema(table.schema(), notes_of(table))
         rows = read_files(
-            self._spark, files, schema, F.col("_metadata.file_name").alias(_FILE)
-        ).select(_FILE, *(F.col(quoted(c)).alias(f"t {c}") for c in on))
+            self._spark, files, schema, F.col("_metadata.file_name").alias(_FILE), called=own
+        ).select(_FILE, *(F.col(quoted(own(c))).alias(f"t {c}") for c in on))
         same = [F.col(quoted(f"t {c}")).eqNullSafe(F.col(quoted(f"s {c}"))) for c in on]
         found = rows.join(changed, same, "left_semi").select(_FILE).distinct().collect()
         names = {row[_FILE] for row in found}
@@ -375,7 +374,11 @@ def reads_ids(spark: SparkSession) -> None:
 
 
 def read_files(
-    spark: SparkSession, files: Iterable[DataFile], schema: StructType, *more: Column
+    spark: SparkSession,
+    files: Iterable[DataFile],
+    schema: StructType,
+    *more: Column,
+    called: Callable[[str], str] = str,
 ) -> DataFrame:
     """Return the rows of data files; columns are found by ids, those that a file lacks are null.
 
@@ -387,6 +390,7 @@ def read_files(
         files: the files.
         schema: their columns.
         more: columns beside them, of the files.
+        called: how the columns are called in the frame, by their names.
     """
     paths = [spark_address(stored_path(file.file_path)) for file in files]
     named = [
@@ -398,7 +402,7 @@ def read_files(
         rows = spark.createDataFrame([], StructType(named))
     return rows.select(
         *(
-            F.col(_by_id(field)).alias(field.name, metadata=_numbers(field))
+            F.col(_by_id(field)).alias(called(field.name), metadata=_numbers(field))
             for field in schema.fields
         ),
         *more,

@@ -35,7 +35,7 @@ from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.shape.net_effect import COPIES_FIELD, NetEffect, quoted
+from spillway.lake.shape.net_effect import NetEffect, copies_field, quoted
 from spillway.lake.shape.payload import merge_schemas
 from spillway.lake.shape.type_changes import widest
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
@@ -203,7 +203,7 @@ class ParquetTables:
         table.mkdir(parents=True, exist_ok=True)
         wanted = columns
         if key == MULTISET:
-            wanted = wanted.append(COPIES_FIELD)
+            wanted = wanted.append(copies_field(columns.names))
         stored, current = self.schema(CURRENT, name), self.current(name)
         if stored is not None:
             check_same_key(name, self.key(name) or MULTISET, key)
@@ -242,7 +242,10 @@ class ParquetTables:
     ) -> None:
         """Write the current table whole and move readers to it."""
         table = self._path / CURRENT / name
-        self._write(rows, table, copy)
+        numbered_rows = rows.select(
+            *(F.col(quoted(f.name)).alias(f.name, metadata=f.metadata) for f in schema.fields)
+        )
+        self._write(numbered_rows, table, copy)
         failpoint("lake.before_merge")
         before = self._description(CURRENT, name) or {}
         facts = {"copy": copy, "lsn": lsn, "since": before.get("since", lsn), "key": list(key)}
