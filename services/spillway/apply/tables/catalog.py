@@ -34,7 +34,7 @@ WITH asked AS MATERIALIZED (
       JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = a.table_name
 )"""
 #: root: a table that was asked for; member: itself, or one of its partitions.
-_MEMBERS: Final = (
+_MEMBERS: Final = (  # noqa: S608 - constants
     _ASKED
     + """, members AS MATERIALIZED (
     SELECT root, root AS member, relkind = 'r' AS is_leaf FROM asked WHERE relkind <> 'p'
