@@ -1,0 +1,1 @@
+"""Applying into PostgreSQL: bytes that become statements, and COPY data passed on."""
