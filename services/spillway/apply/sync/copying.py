@@ -95,6 +95,8 @@ def copy_range(
     assert reading.pgconn_ptr is not None
     assert writing.pgconn_ptr is not None
     relay = CopyRelay(reading.pgconn_ptr, writing.pgconn_ptr, _functions())
+    # As psycopg has it, data that the target is not ready for would be gathered without a bound.
+    writing.nonblocking = 0
     try:
         ended, before = GOES_ON, 0
         while ended == GOES_ON:
@@ -118,11 +120,13 @@ def copy_range(
         if isinstance(read, psycopg.Error):
             raise _source_error(read, plan, source)
     except BaseException as error:
-        _end(writing, str(type(error).__name__).encode())
+        _end(writing, type(error).__name__.encode())
+        writing.nonblocking = 1
         _give_up(reading)
         raise
     # Without the source's end the target has failed, and says how.
     written = _end(writing, None if read is not None else b"the copy was given up")
+    writing.nonblocking = 1
     if isinstance(written, psycopg.Error):
         _give_up(reading)
         raise written

@@ -75,11 +75,9 @@ SELECT DISTINCT g.relid,
   JOIN pg_catalog.pg_class c ON c.oid = g.relid
  WHERE p.pubname = ANY (%s) AND g.relid = ANY (%s::oid[])
 """
-#: What a table's rows lie in: itself, or a partitioned one's leaves. ``now`` is not as of the
-#: snapshot: a heap that was written anew since is another file, and empty to the snapshot.
+#: What a table's rows lie in: itself, or a partitioned one's leaves.
 _HEAPS: Final = """
-SELECT c.oid, l.relkind::text, ln.nspname, l.relname, l.relfilenode::int8,
-       coalesce(pg_catalog.pg_relation_filenode(l.oid), 0)::int8,
+SELECT c.oid, l.oid, l.relkind::text, ln.nspname, l.relname,
        pg_catalog.has_table_privilege(l.oid, 'SELECT'),
        CASE WHEN l.relkind = 'r' THEN pg_catalog.pg_relation_size(l.oid) ELSE 0 END
   FROM pg_catalog.pg_class c,
@@ -88,7 +86,16 @@ SELECT c.oid, l.relkind::text, ln.nspname, l.relname, l.relfilenode::int8,
                  WHERE c.relkind = 'p' AND t.isleaf) t
   JOIN pg_catalog.pg_class l ON l.oid = t.relid
   JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace
- WHERE c.oid = ANY (%s::oid[]) AND l.relkind <> 'p' ORDER BY 1, 3, 4
+ WHERE c.oid = ANY (%s::oid[]) AND l.relkind <> 'p' ORDER BY 1, 4, 5
+"""
+#: A heap that was written anew is another file, and empty to an older snapshot; a column that was
+#: dropped and added again is another one.
+_SHAPE: Final = """
+SELECT c.relfilenode::int8 || ' ' || pg_catalog.string_agg(
+           a.attnum || ' ' || a.atttypid || ' ' || a.attname, ', ' ORDER BY a.attnum)
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+ WHERE c.oid = %s AND a.attnum > 0 AND a.attname = ANY (%s) AND NOT a.attisdropped
+ GROUP BY c.relfilenode
 """
 
 
@@ -96,15 +103,13 @@ SELECT c.oid, l.relkind::text, ln.nspname, l.relname, l.relfilenode::int8,
 class Heap:
     """What has a table's rows: itself, or a leaf of it."""
 
+    oid: int
     schema: str
     table: str
     #: pg_class.relkind
     kind: str
     size_bytes: int
     is_readable: bool
-    #: pg_class.relfilenode as of the snapshot, and as it is now
-    relfilenode: int
-    relfilenode_now: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +131,16 @@ class PublishedTable:
     def size_bytes(self) -> int:
         return sum(heap.size_bytes for heap in self.heaps)
 
-    @property
-    def was_rewritten(self) -> bool:
-        """Whether a heap is another one now than as of the snapshot, which sees nothing in it."""
-        return any(heap.relfilenode != heap.relfilenode_now for heap in self.heaps)
+    def shape(self, connection: Connection, part: CopyRange) -> tuple[str, ...]:
+        """Return what must not differ between the snapshot and the table when a range of it is
+        read: which file has its rows, and the published columns; as *connection* sees it.
+        """
+        names = [column.name for column in self.relation.columns]
+        return tuple(
+            row[0] if (row := connection.execute(_SHAPE, [heap.oid, names]).fetchone()) else ""
+            for heap in self.heaps
+            if part.first is None or (heap.schema, heap.table) == (part.schema, part.table)
+        )
 
     def ranges(self, range_bytes: int, block_bytes: int) -> tuple[CopyRange, ...]:
         """Cut it into what one COPY reads each, of about *range_bytes*."""
@@ -252,8 +263,8 @@ def describe(
             kind,
             () if None in filters else tuple(dict.fromkeys(filters)),
             tuple(
-                Heap(leaf_schema, leaf, leaf_kind, size, readable, then, now)
-                for leaf_kind, leaf_schema, leaf, then, now, readable, size in heaps.get(oid, ())
+                Heap(leaf_oid, leaf_schema, leaf, leaf_kind, size, readable)
+                for leaf_oid, leaf_kind, leaf_schema, leaf, readable, size in heaps.get(oid, ())
             ),
         )
     return found

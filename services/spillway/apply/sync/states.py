@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-#: What whoever sets the target up runs, each ``IF NOT EXISTS``.
+#: What whoever sets the target up runs.
 TABLES_SQL: Final = (
-    "CREATE SCHEMA IF NOT EXISTS spillway",
     """CREATE TABLE IF NOT EXISTS spillway.tables (
     subscription text NOT NULL,
     schema_name text NOT NULL,
