@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.cluster import Cluster
-from harness.exact_apply import Heard, Ours, Source, Stock, settings
-from harness.postgresql_subscription import wait_until
+from harness.exact_apply import Heard, Ours, Source, Stock, drop_target, settings
 from harness.tiers import deep
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.writer import ExactOptions
@@ -44,20 +43,6 @@ def ours(source: Source) -> Iterator[Ours]:
     made = Ours.make(source)
     yield made
     drop_target(made.database)
-
-
-def drop_target(database: Database) -> None:
-    """Drop a target, and what it has in the whole server: an origin, prepared transactions."""
-    for (gid,) in database.query(
-        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-    ):
-        database.execute(f"ROLLBACK PREPARED '{gid}'")
-    for (name,) in database.query(
-        "SELECT roname FROM pg_replication_origin WHERE roname LIKE %s",
-        [f"spillway_{database.name}_%"],
-    ):
-        database.execute("SELECT pg_replication_origin_drop(%s)", [name])
-    database.cluster.drop_database(database.name)
 
 
 def on(statement: str, *databases: Database) -> None:
