@@ -51,6 +51,8 @@ def settings() -> dict[str, Any]:
         "max_prepared_transactions": 20,
         "max_logical_replication_workers": 8,
         "wal_retrieve_retry_interval": "100ms",
+        # "log" leaves errors out.
+        "log_min_messages": "warning",
         "log_line_prefix": "%m [%p] ",
         "log_timezone": "UTC",
         "max_replication_slots": 20,

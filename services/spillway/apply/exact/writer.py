@@ -378,7 +378,7 @@ class ExactWriter:
         if known is None or known[0] is not table:
             asked = facts.ask(self._connection, table.oid, self._session.major)
             statements = TableStatements(
-                table, has_deferrable=asked.has_deferrable, tells_origins=self._origins.are_known
+                table, asked, tells_origins=self._origins.are_known
             )
             rows = TableRows(self._connection, statements, asked, self._origins)
             known = self._rows[change.relation.relation_id] = table, rows
