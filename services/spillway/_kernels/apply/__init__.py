@@ -1,1 +1,1 @@
-"""Applying into PostgreSQL: bytes that become statements, and COPY data passed on."""
+"""Kernels of ``spillway apply``: pgoutput's messages in, groups of changes out."""

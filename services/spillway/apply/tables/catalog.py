@@ -35,7 +35,7 @@ WITH asked AS MATERIALIZED (
 )"""
 #: root: a table that was asked for; member: itself, or one of its partitions.
 _MEMBERS: Final = (
-    _ASKED
+    _ASKED  # noqa: S608 - constants only
     + """, members AS MATERIALIZED (
     SELECT root, root AS member, relkind = 'r' AS is_leaf FROM asked WHERE relkind <> 'p'
     UNION ALL
@@ -45,7 +45,7 @@ _MEMBERS: Final = (
 )
 
 _TABLES: Final = (
-    _ASKED
+    _ASKED  # noqa: S608 - constants only
     + """
 SELECT root, nspname::text, relname::text, relkind::text,
        pg_catalog.quote_ident(nspname) || '.' || pg_catalog.quote_ident(relname),
@@ -64,7 +64,7 @@ SELECT root, nspname::text, relname::text, relkind::text,
 #: A type is an array when it is what another's typarray names. Domains have their base's category:
 #: C is composite, of which unnest would make a column of each attribute.
 _COLUMNS: Final = (
-    _ASKED
+    _ASKED  # noqa: S608 - constants only
     + """
 SELECT root, attname::text, pg_catalog.quote_ident(attname), attnum::int4, atttypid,
        pg_catalog.format_type(atttypid, -1),
@@ -81,7 +81,7 @@ SELECT root, attname::text, pg_catalog.quote_ident(attname), attnum::int4, attty
 #: Of each column of an index its name, NULL for an expression, and the operator class's equality:
 #: strategy 3 of btree and 1 of hash. ``unique`` ones are those that can be a key.
 _INDEXES: Final = (
-    _MEMBERS
+    _MEMBERS  # noqa: S608 - constants only
     + """
 SELECT root, member, is_leaf, indexrelid, indisprimary, indisreplident,
        indisvalid AND indpred IS NULL,
