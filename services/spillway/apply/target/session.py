@@ -264,6 +264,11 @@ class TargetSession:
     # -- what is durable ----------------------------------------------------------------------
 
     @property
+    def flushed_lsn(self) -> Lsn:
+        """What :meth:`flushed` last returned."""
+        return self._flushed
+
+    @property
     def awaits_flush(self) -> bool:
         """Whether :meth:`flushed` has something to ask for."""
         return bool(self._pending)
