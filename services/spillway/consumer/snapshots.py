@@ -273,7 +273,7 @@ class Source:
             NotReady: *stopping* was set.
         """
         for attempt in range(1, _ATTEMPTS + 1):
-            taken = self._take(tell, stopping)
+            taken = self.take(tell, stopping)
             try:
                 self._describe_all(taken, tables)
             except _Changed as change:
@@ -306,7 +306,13 @@ class Source:
         connection.close()
         return None
 
-    def _take(self, tell: Callable[[str], None], stopping: threading.Event) -> SourceSnapshot:
+    def take(self, tell: Callable[[str], None], stopping: threading.Event) -> SourceSnapshot:
+        """Take a snapshot without any tables. Its LSN is later than the end of WAL was.
+
+        Raises:
+            SourceError: the server refuses.
+            NotReady: *stopping* was set.
+        """
         if self._exports is not None:
             try:
                 return self._exported(self._exports, stopping)

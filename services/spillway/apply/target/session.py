@@ -2,10 +2,11 @@
 them is durable.
 
 The position is a row of ``spillway.progress`` that the same transaction updates. Where the role
-may, the session has a replication origin as well, as PostgreSQL's apply worker: rows and commits carry
-it, with the position and the time of the source's commit, which is what conflicts and subscriptions
-that go the other way look at. An origin's own position is not believed: PostgreSQL 18 moves it when
-a transaction is rolled back, too, once it is set up, so a COMMIT that fails would lose what it had.
+may, the session has a replication origin as well, as PostgreSQL's apply worker: rows and commits
+carry it, with the position and the time of the source's commit, which is what conflicts and
+subscriptions that go the other way look at. An origin's own position is not believed: PostgreSQL 18
+moves it when a transaction is rolled back, too, once it is set up, so a COMMIT that fails would
+lose what it had.
 
 Commits don't wait for the disk (``synchronous_commit`` off, by default). So that the slot never
 moves past what a crash of the target could take away, each commit leaves a pair (LSN at the source,
@@ -261,6 +262,11 @@ class TargetSession:
             self._run(b"SELECT pg_catalog.pg_replication_origin_xact_reset()")
 
     # -- what is durable ----------------------------------------------------------------------
+
+    @property
+    def flushed_lsn(self) -> Lsn:
+        """What :meth:`flushed` last returned."""
+        return self._flushed
 
     @property
     def awaits_flush(self) -> bool:
