@@ -225,6 +225,14 @@ class Source:
         """
         return self._conninfo
 
+    def connected(self) -> Connection:
+        """Connect to the source, in autocommit; whoever asks closes it.
+
+        Raises:
+            SourceError: no connection.
+        """
+        return self._connect()
+
     def wal_lsn(self) -> int:
         """Return how far the server's WAL is written."""
         with self._session() as connection:
