@@ -87,6 +87,9 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── TargetBehindSlot         target_behind_slot
     │   └── TargetRefused            target_refused
     │       ├── TargetSerialization  target_serialization
+    │       ├── TargetRowRefused     target_row_refused       409
+    │       ├── TargetTwoPhaseDisabled    target_two_phase_disabled
+    │       ├── TargetTransactionLost     target_transaction_lost    409
     │       └── ApplyConflict        apply_conflict           409
     ├── StorageError                 storage_error            507
     │   ├── DiskFull                 disk_full
@@ -768,6 +771,29 @@ class TargetSerialization(TargetRefused):
 
     code = "target_serialization"
     sqlstate = "40001"
+
+
+class TargetRowRefused(TargetRefused):
+    """A row that the source sends can't be on the target: a value or a constraint is against it."""
+
+    code = "target_row_refused"
+    http_status = 409
+    sqlstate = "23000"
+
+
+class TargetTwoPhaseDisabled(TargetRefused):
+    """The target takes no prepared transactions, or no more of them."""
+
+    code = "target_two_phase_disabled"
+    sqlstate = "55000"
+
+
+class TargetTransactionLost(TargetRefused):
+    """A prepared transaction that is to be committed is not on the target."""
+
+    code = "target_transaction_lost"
+    http_status = 409
+    sqlstate = "42704"
 
 
 class ApplyConflict(TargetRefused):
