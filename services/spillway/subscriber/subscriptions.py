@@ -261,6 +261,7 @@ class Subscriptions:
                 made = await self._make_slot(supervisor)
                 await self._resolve(supervisor)
                 await self._check_readable(supervisor.row)
+                await self._check_target(supervisor)
             except BaseException:
                 await self._undo_create(supervisor, drop_slot=made)
                 raise
@@ -393,7 +394,7 @@ class Subscriptions:
             slot=row.slot,
             tables=_tuple(row.tables),
             publications=_tuple(row.publications),
-            target=row.target,
+            target=_shown(row.target),
             enabled=row.enabled,
             copy_data=row.copy_data,
             origin=row.origin,
@@ -456,6 +457,38 @@ class Subscriptions:
         wanted = None if tables is None else [name for name in tables if name not in had]
         await self._engine.check_readable(row.source, row.database, wanted)
 
+    async def _check_target(self, supervisor: Supervisor) -> None:
+        """Have its target looked at before a program fills it.
+
+        Raises:
+            SpillwayError: what is missing there.
+        """
+        if self._service is None:
+            return
+        plan = supervisor.plan(self._service)
+        program = target_kind(supervisor.row.target.get("kind")).check_program(plan)
+        if program is not None:
+            await supervisor.run_briefly(self._service, program)
+
+    async def _clear_target(self, supervisor: Supervisor) -> None:
+        """Have what it keeps on its target removed; a target that is gone keeps nobody from being
+        dropped.
+        """
+        if self._service is None:
+            return
+        plan = supervisor.plan(self._service)
+        program = target_kind(supervisor.row.target.get("kind")).drop_program(plan)
+        if program is None:
+            return
+        try:
+            await supervisor.run_briefly(self._service, program)
+        except SpillwayError as error:
+            log.warning(
+                'subscription "%s" is dropped, and what it kept on its target is left there: %s',
+                supervisor.row.name,
+                error,
+            )
+
     async def _make_slot(self, supervisor: Supervisor) -> bool:
         """Make its slot, or take the one that is there; return whether it was made."""
         row = supervisor.row
@@ -504,7 +537,7 @@ class Subscriptions:
         row = supervisor.row
         if not isinstance(target, dict) or target.get("kind") != row.target["kind"]:
             raise _fixed(row.name, "target.kind")
-        checked = kind.check(target)
+        checked = kind.check(kind.with_secrets(target, row.target))
         if kind.place(checked) != kind.place(row.target):
             if row.phase in ("begun", "copied"):
                 raise Conflict(
@@ -613,6 +646,8 @@ class Subscriptions:
         self._check_place(spec.name, kind, spec.target)
 
     def _check_place(self, own: str, kind: TargetKind, target: Mapping[str, Any]) -> None:
+        if kind.shares_places:
+            return
         for name, other in self._supervisors.items():
             theirs = other.row.target
             if (
@@ -642,6 +677,7 @@ class Subscriptions:
     async def _finish_drop(self, supervisor: Supervisor) -> None:
         row = supervisor.row
         await supervisor.clear(files=True)
+        await self._clear_target(supervisor)
         if row.phase == "dropping_all":
             try:
                 await self._engine.drop_slot(row.slot)
@@ -664,6 +700,14 @@ def check_unused(source: str, held: Sequence[str]) -> None:
             source=source,
             subscriptions=sorted(held),
         )
+
+
+def _shown(target: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a target as it may be shown; of a kind that is gone nobody knows what is secret."""
+    try:
+        return target_kind(target.get("kind")).shown(target)
+    except SpillwayError:
+        return {"kind": target.get("kind")}
 
 
 def _wanted(row: SubscriptionRow, changes: Mapping[str, object]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def differing(one: Database, other: Database, *tables: str) -> list[str]:
 
 TABLES = (
     "CREATE TABLE plain (id int PRIMARY KEY, a int, b text)",
-    "CREATE TABLE whole (a int, b text, c float8, d text COLLATE \"C\");"
+    'CREATE TABLE whole (a int, b text, c float8, d text COLLATE "C");'
     " ALTER TABLE whole REPLICA IDENTITY FULL",
     "CREATE TABLE by_index (a int NOT NULL, b int NOT NULL, c text);"
     " CREATE UNIQUE INDEX ident ON by_index (b, a);"
@@ -102,7 +102,7 @@ WORK = (
     "INSERT INTO parted VALUES (1, 'a', 'v'), (2, 'b', 'v'), (3, 'c', 'v')",
     "UPDATE parted SET place = 'b' WHERE id = 1; UPDATE parted SET v = 'w' WHERE id = 2;"
     " UPDATE parted SET place = 'a', v = 'moved' WHERE id = 3; DELETE FROM parted WHERE id = 2",
-    'INSERT INTO "Odd, one%s" VALUES (1, \'%s\', \'{1,NULL,3}\'); UPDATE "Odd, one%s" SET "%s" = \'$1\'',
+    "INSERT INTO \"Odd, one%s\" VALUES (1, '%s', '{1,NULL,3}'); UPDATE \"Odd, one%s\" SET \"%s\" = '$1'",
     "INSERT INTO emptied DEFAULT VALUES",
     "SELECT pg_logical_emit_message(true, 'p', 'passed over')",
 )
@@ -156,7 +156,9 @@ def test_a_row_that_no_equality_can_find(source: Source, ours: Ours) -> None:
     source.database.execute("INSERT INTO j VALUES (1, '{}')")
     ours.take()
     source.database.execute("BEGIN; INSERT INTO j VALUES (2, NULL); UPDATE j SET a = 3; COMMIT")
-    with pytest.raises(TargetRefused, match="could not identify an equality operator for type json"):
+    with pytest.raises(
+        TargetRefused, match="could not identify an equality operator for type json"
+    ):
         ours.take(peek=True)
     assert ours.rows("j") == [(1, {})]
     assert ours.heard.conflicts == []
@@ -168,7 +170,7 @@ CONFLICTING = (
     "CREATE TABLE c (id int PRIMARY KEY, u int UNIQUE, v text)",
     "CREATE TABLE f (a int, b text); ALTER TABLE f REPLICA IDENTITY FULL",
     "CREATE TABLE e (id int PRIMARY KEY, w text, live bool);"
-    " CREATE UNIQUE INDEX by_lower ON e (lower(w) COLLATE \"C\") WHERE live",
+    ' CREATE UNIQUE INDEX by_lower ON e (lower(w) COLLATE "C") WHERE live',
 )
 LOCALLY = (
     "UPDATE c SET v = 'local' WHERE id IN (1, 2)",
@@ -224,7 +226,11 @@ def test_conflicts_are_worded_as_postgresqls(source: Source, ours: Ours) -> None
 @pytest.mark.parametrize(
     ("local", "remote", "kind"),
     [
-        ("INSERT INTO c VALUES (1, 1, 'local')", "INSERT INTO c VALUES (1, 5, 'r')", "insert_exists"),
+        (
+            "INSERT INTO c VALUES (1, 1, 'local')",
+            "INSERT INTO c VALUES (1, 5, 'r')",
+            "insert_exists",
+        ),
         (
             "INSERT INTO c VALUES (1, 1, 'local'), (2, 2, 'local')",
             "INSERT INTO c VALUES (1, 2, 'r')",

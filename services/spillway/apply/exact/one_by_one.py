@@ -79,9 +79,7 @@ class OneByOne:
     refused: Conflict | None = None
     dead_letters: int = 0
 
-    def write(
-        self, rows: TableRows, change: Change, number: int, head: TransactionHead
-    ) -> None:
+    def write(self, rows: TableRows, change: Change, number: int, head: TransactionHead) -> None:
         """Write one insert, update or delete, or do what the rules say instead.
 
         Raises:
@@ -214,7 +212,9 @@ class _Writing:
         assert change.new is not None
         new = list(change.new)
         if change.old is not None and not change.old_is_key:
-            new = [old if one is UNCHANGED else one for one, old in zip(new, change.old, strict=True)]
+            new = [
+                old if one is UNCHANGED else one for one, old in zip(new, change.old, strict=True)
+            ]
         wished = self._wished(kind)
         why = ""
         if wished == Resolution.APPLY_REMOTE and UNCHANGED in new:
@@ -265,9 +265,7 @@ class _Writing:
             kind = ConflictKind.MULTIPLE_UNIQUE_CONFLICTS
         return self._resolve(kind, in_the_way, remote)
 
-    def _resolve(
-        self, kind: ConflictKind, met: list[FoundRow], remote: Row | None
-    ) -> Resolution:
+    def _resolve(self, kind: ConflictKind, met: list[FoundRow], remote: Row | None) -> Resolution:
         """Say what becomes of the rows that were met, and write that down: one of error (raised),
         apply_remote, keep_local and merge.
         """

@@ -129,9 +129,7 @@ def _row(
         return None
     sent = {
         column.name: value
-        for column, value, source in zip(
-            table.columns, values, table.relation.columns, strict=True
-        )
+        for column, value, source in zip(table.columns, values, table.relation.columns, strict=True)
         if value is not UNCHANGED and (source.is_key or not key_only)
     }
     return _json(row_as_json(sent))

@@ -71,9 +71,7 @@ class TableStatements:
                 else "DEFAULT VALUES"
             )
             tail = "" if plain else self._on_conflict
-            text = self._keep(
-                ("insert", plain), f"INSERT INTO {self.table.quoted} {rows}{tail}"
-            )
+            text = self._keep(("insert", plain), f"INSERT INTO {self.table.quoted} {rows}{tail}")
         return text, list(new)
 
     def update(self, change: Change) -> tuple[bytes, Values] | None:
@@ -204,9 +202,7 @@ class TableStatements:
             for i, one in enumerate(table.columns)
         ]
         theirs += [f"NULL::{one.type_name}" for one in table.unsent]
-        compared.append(
-            f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))"
-        )
+        compared.append(f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))")
         return " AND ".join(compared)
 
     def _keep(self, key: tuple[Any, ...], text: str) -> bytes:

@@ -330,9 +330,7 @@ class ExactWriter:
                 continue
             statements.table.updatable_or_raise()
             if change.kind == "D":
-                found.append(
-                    _Statement(*statements.delete(change), statements.tells_origins, 1)
-                )
+                found.append(_Statement(*statements.delete(change), statements.tells_origins, 1))
                 continue
             update = statements.update(change)
             if update is None:
@@ -404,5 +402,3 @@ class ExactWriter:
 def _size(change: Change) -> int:
     values = (*(change.old or ()), *(change.new or ()))
     return sum(len(value) for value in values if isinstance(value, bytes))
-
-

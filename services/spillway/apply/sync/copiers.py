@@ -85,9 +85,7 @@ class Attempt:
             waiting = [c for c in self.copies if c.left and c.failed is None]
             if not waiting or self.failure is not None:
                 return None
-            chosen = min(
-                waiting, key=lambda c: (c.at_work, -c.plan.published.size_bytes, c.key)
-            )
+            chosen = min(waiting, key=lambda c: (c.at_work, -c.plan.published.size_bytes, c.key))
             count = len(chosen.left) if chosen.is_one else 1
             places, chosen.left = chosen.left[:count], chosen.left[count:]
             chosen.at_work += 1
@@ -293,9 +291,7 @@ class Copiers:
         connection = self._plain(None, target)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            connection.execute(
-                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self._snapshot)
-            )
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self._snapshot))
         except psycopg.Error as error:
             connection.close()
             raise SourceError(

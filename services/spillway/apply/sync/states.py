@@ -238,9 +238,7 @@ class TableStates:
         """Remove tables that are not the subscription's any more; their rows stay."""
         gone = set(tables)
         for key in gone:
-            connection.execute(
-                f"DELETE FROM spillway.tables {_WHICH}", [self._subscription, *key]
-            )
+            connection.execute(f"DELETE FROM spillway.tables {_WHICH}", [self._subscription, *key])
         self._replace({key: table for key, table in self._tables.items() if key not in gone})
 
     def store(self, connection: Connection, table: TableState) -> None:

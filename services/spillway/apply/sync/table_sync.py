@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import psycopg
 from psycopg import sql
 
-from spillway.apply.sync import indexes
+from spillway.apply.sync import indexes, sequences
 from spillway.apply.sync.copiers import Copiers, TableCopy, connect_source
 from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
+from spillway.apply.sync.sequences import SequenceSync
 from spillway.apply.sync.states import SyncState, TableName, TableState, TableStates
 from spillway.apply.tables.matching import match_all, same_name
 from spillway.apply.target.failures import from_postgres
@@ -99,6 +100,8 @@ class SyncSettings:
     range_bytes: int = 128 << 20
     #: indexes that are no constraints are dropped for the copy and made again
     defer_indexes: bool = False
+    #: sequences are set again after so many seconds; None: at the first copy and a refresh only
+    sequences_every_s: float | None = None
     rename: Rename = same_name
     #: which of the published tables are the subscription's
     selected: Callable[[str, str], bool] = _all
@@ -167,6 +170,9 @@ class TableSync:
         self._waiting = _Waiting()
         self._retries: dict[TableName, _Retry] = {}
         self._copies: Sequence[TableCopy] = ()
+        self._sequences_at = 0.0
+        #: how sequences stood when they were last set; None: never yet
+        self.sequences: SequenceSync | None = None
         self._thread: threading.Thread | None = None
         self._boundary: Connection | None = None
         try:
@@ -196,6 +202,8 @@ class TableSync:
             # Nothing streams: a table is handed over as soon as it is copied.
             self.at_boundary(position)
         self._let_go()
+        if not self._stopping.is_set():
+            self.synchronize_sequences()
 
     def start(self) -> None:
         """Begin to copy beside the stream what is missing, now and later."""
@@ -283,6 +291,27 @@ class TableSync:
             new = self.states.add(target, found)
         self.states.changed(*new)
 
+    def synchronize_sequences(self, *, may_go_back: bool = False) -> SequenceSync:
+        """Set the target's sequences to where the source's are now.
+
+        Args:
+            may_go_back: also those that are further on the target.
+
+        Raises:
+            SpillwayError: a side can't be reached.
+        """
+        of = tuple(self.states.all()) if self._settings.publications else None
+        with self._source_session() as source, self._target_session() as target:
+            found = sequences.synchronize(
+                source, target, of, self._settings.rename, may_go_back=may_go_back
+            )
+        self.sequences = found
+        for name, reason in found.failed.items():
+            self._tell(f"sequence {name} is not synchronized: {reason}")
+        every_s = self._settings.sequences_every_s
+        self._sequences_at = 0.0 if every_s is None else time.monotonic() + every_s
+        return found
+
     # --- copying ------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -296,6 +325,9 @@ class TableSync:
                 if self._refreshing.is_set():
                     self._refreshing.clear()
                     self.list_tables()
+                    self.synchronize_sequences()
+                elif self._sequences_at and time.monotonic() >= self._sequences_at:
+                    self.synchronize_sequences()
                 if self._due():
                     self._attempt()
                 self._approach()

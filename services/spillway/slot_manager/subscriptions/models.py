@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
 
 from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
+from spillway.declarations.postgres_options import POSTGRES_OPTIONS, PostgresOption
+from spillway.declarations.postgres_options import Kind as PostgresKind
 from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, ResponseModel
 from spillway.subscriber.model import SubscriptionState
 
@@ -58,13 +60,46 @@ else:
     )
 
 
-class PostgresTarget(RequestModel):
-    """Tables of another PostgreSQL. Planned: refused with `unsupported_feature` until it is
-    there.
-    """
+class _PostgresTarget(RequestModel):
+    """What a PostgreSQL has beside its options."""
 
     kind: Literal["postgres"]
-    dsn: str
+    dsn: str | None = Field(
+        default=None,
+        description="A libpq connection string of the database that is filled. Its password is "
+        "shown as ****; one that comes back so, or not at all, when the subscription is altered "
+        "stays as it was.",
+        examples=["postgresql://filler:secret@db2.example/shop"],
+    )
+
+
+#: What a value of each kind is in JSON; a choice is one of its texts.
+_POSTGRES_TYPES: Final[dict[PostgresKind, Any]] = {
+    "flag": bool, "whole number": int, "texts": dict[str, str], "object": dict[str, Any],
+}  # fmt: skip
+
+
+def _postgres_field(option: PostgresOption) -> tuple[Any, Any]:
+    """Give an option's type, and what is said of it."""
+    is_choice = option.kind == "choice"
+    type_ = Literal[option.choices] if is_choice else _POSTGRES_TYPES[option.kind]
+    examples = None if option.example is None or is_choice else [option.example]
+    return (type_ | None, Field(None, description=option.description, examples=examples))
+
+
+if TYPE_CHECKING:
+
+    class PostgresTarget(_PostgresTarget):
+        """Its further attributes are the options."""
+
+else:
+    PostgresTarget = create_model(
+        "PostgresTarget",
+        __base__=_PostgresTarget,
+        __module__=__name__,
+        __doc__="Tables of another PostgreSQL, filled by `spillway apply run`.",
+        **{option.name: _postgres_field(option) for option in POSTGRES_OPTIONS},
+    )
 
 
 class OtherTarget(BaseModel):
