@@ -221,8 +221,10 @@ class Stock:
         """Wait until an error has disabled it."""
         wait_until(
             "the worker has given up",
-            lambda: not self.database.value(
-                "SELECT subenabled FROM pg_subscription WHERE subname = %s", [self.name]
+            lambda: (
+                not self.database.value(
+                    "SELECT subenabled FROM pg_subscription WHERE subname = %s", [self.name]
+                )
             ),
             lambda: self.database.cluster.log_tail(30),
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cluster import Cluster
-from harness.exact_apply import Ours, Source, drop_target, settings
+from harness.exact_apply import Ours, Source, drop_target
 from harness.tiers import deep
 from spillway.apply.exact.writer import ExactOptions
 from spillway.apply.target.session import TargetSession
@@ -15,16 +15,17 @@ from spillway.errors import ApplyConflict, TargetTransactionLost, TargetTwoPhase
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    ClusterOf = Callable[[int], Cluster]
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 GIDS = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
 
 
-@pytest.fixture(scope="module", params=[15, deep(16), deep(17), deep(18)])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with Cluster(request.param, **settings()) as server:
-        yield server
+@pytest.fixture(scope="module", params=[deep(15), deep(16), deep(17), 18])
+def cluster(request: pytest.FixtureRequest, timed_cluster: ClusterOf) -> Cluster:
+    return timed_cluster(request.param)
 
 
 @pytest.fixture

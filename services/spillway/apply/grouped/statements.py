@@ -123,7 +123,7 @@ def sql(table: MatchedTable, step: Step, origin: int | None) -> bytes | None:
         ).encode()
     if step.kind == "absent":
         return (
-            f"SELECT FROM {table.only} AS t, (SELECT {rows}) AS u WHERE {found} LIMIT 1"  # noqa: S608
+            f"SELECT FROM {table.only} AS t, (SELECT {rows}) AS u WHERE {found} LIMIT 1"
         ).encode()
     if origin is not None:
         found += _ORIGIN_AS_OURS.format(origin=origin)
