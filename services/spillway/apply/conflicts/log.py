@@ -73,7 +73,7 @@ class ConflictFile:
 
 
 def read_conflicts(path: Path) -> list[dict[str, Any]]:
-    """What the files have, oldest first, each conflict once; a line that was cut off is left out."""
+    """What the files have, oldest first, each conflict once; a line that is cut off is left out."""
     found: dict[str, dict[str, Any]] = {}
     for file in (_older(path), path):
         for line in _lines(file):
