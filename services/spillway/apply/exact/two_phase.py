@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from spillway.errors import TargetTwoPhaseDisabled, TargetTransactionLost
+from spillway.errors import TargetTransactionLost, TargetTwoPhaseDisabled
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
