@@ -10,20 +10,31 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from spillway.apply.sync.states import SyncState
 from spillway.consumer.status_file import StatusFile
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
 
     from spillway.apply.changes import Touched
     from spillway.apply.conflicts.log import ConflictFile
     from spillway.apply.stream import ArrivingChanges
+    from spillway.apply.sync.states import TableName, TableState
+    from spillway.apply.sync.table_sync import TableSync
     from spillway.apply.target.session import TargetSession
 
 _LOOK_S: Final = 0.5
+#: pg_subscription_rel's states, as a status file has them.
+_STATES: Final = {
+    SyncState.INIT: "waiting",
+    SyncState.DATA_SYNC: "copying",
+    SyncState.FINISHED_COPY: "copying",
+    SyncState.SYNC_DONE: "ready",
+    SyncState.READY: "ready",
+}
 
 
 class ApplyStatusFile(StatusFile):
@@ -62,13 +73,36 @@ class ApplyStatusFile(StatusFile):
                     told.table(name).changes += changes
                     told.changes += changes
 
+    def copied(self, tables: Mapping[TableName, TableState]) -> None:
+        """Tell how far tables are copied."""
+        with self.changing() as told:
+            known = {table.name for table in tables.values()}
+            for name in [name for name in told.tables if name not in known]:
+                del told.tables[name]
+            failed = 0
+            for table in tables.values():
+                one = told.table(table.name)
+                state, reason = _STATES[table.state], table.error or None
+                failed += reason is not None and reason != one.reason
+                one.state, one.reason, one.bytes_total = state, reason, table.bytes_total
+                one.bytes_copied = table.bytes if table.bytes_total is not None else None
+            if failed:
+                stats = told.stats
+                stats["sync_error_count"] = int(stats.get("sync_error_count") or 0) + failed
+
     def looked(
-        self, session: TargetSession, stream: ArrivingChanges, conflicts: ConflictFile
+        self,
+        session: TargetSession,
+        stream: ArrivingChanges,
+        conflicts: ConflictFile,
+        sync: TableSync | None,
     ) -> None:
         """Tell where the worker is, if the last time was a while ago."""
         if time.monotonic() - self._looked_at < _LOOK_S:
             return
         self._looked_at = time.monotonic()
+        if sync is not None:
+            self.copied(sync.progress())
         with self.changing() as told:
             stats = told.stats
             stats["received_lsn"] = str(stream.received_lsn)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,16 +39,20 @@ from spillway.apply.exact.own_tables import CONFLICTS, DEAD_LETTER, PREPARED
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.stream import ArrivingChanges
+from spillway.apply.sync.catching_up import SlotCatchUp
+from spillway.apply.sync.states import TABLES_SQL
+from spillway.apply.sync.table_sync import SyncSettings, TableSync
 from spillway.apply.tables.target_tables import TargetTables
+from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.session import TargetPlan, TargetSession
-from spillway.errors import TargetBehindSlot, TargetSerialization
+from spillway.consumer.connect import exports_of
+from spillway.errors import SpillwayError, TargetBehindSlot, TargetSerialization
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
 
 if TYPE_CHECKING:
-    import threading
-
+    from spillway.apply.changes import SourceRelation
     from spillway.apply.options import ApplyOptions
     from spillway.apply.selection import Selection
     from spillway.apply.status import ApplyStatusFile
@@ -136,7 +141,7 @@ def target_plan(settings: ApplySettings) -> TargetPlan:
         settings.identity,
         settings.options.dsn,
         settings.options.synchronous_commit,
-        (CONFLICTS, DEAD_LETTER, PREPARED),
+        (*TABLES_SQL, CONFLICTS, DEAD_LETTER, PREPARED),
     )
 
 
@@ -157,18 +162,15 @@ class _Run:
         self._session = session
         self._tables = TargetTables(options.rename.target_of)
         self._conflicts = ConflictFile(settings.conflicts_file or Path(os.devnull))
-        self._exact = ExactWriter(
-            session,
-            self._tables,
-            ExactOptions(
-                rules=ConflictRules.parse(options.conflicts),
-                conflicts_table=options.conflicts_table,
-                dead_letter=options.dead_letter,
-            ),
-            self._conflicts,
-            settings.selection.should_apply,
+        exact = ExactOptions(
+            rules=ConflictRules.parse(dict(options.conflicts)),
+            conflicts_table=options.conflicts_table,
+            dead_letter=options.dead_letter,
         )
-        self._grouped = GroupedWriter(session, self._tables, settings.selection.should_apply)
+        self._sync = self._table_sync(exact) if settings.copy_data else None
+        should_apply = settings.selection.should_apply if self._sync is None else self._is_synced
+        self._exact = ExactWriter(session, self._tables, exact, self._conflicts, should_apply)
+        self._grouped = GroupedWriter(session, self._tables, should_apply)
         self._always_exact = options.exact == "always"
         self._group = ChangeGroup(options.group_bytes)
         self._stream: ArrivingChanges | None = None
@@ -178,6 +180,83 @@ class _Run:
 
     def run(self) -> None:
         self._check_position()
+        try:
+            if self._sync is not None:
+                self._copy_first(self._sync)
+                self._sync.start()
+            self._keep_following()
+        finally:
+            if self._sync is not None:
+                self._sync.stop()
+
+    def _is_synced(self, relation: SourceRelation, commit_lsn: int) -> bool:
+        """Say whether the stream writes a table's changes of a transaction: those before it was
+        copied are in the copy.
+        """
+        assert self._sync is not None
+        return self._sync.states.should_apply(relation.schema, relation.name, commit_lsn)
+
+    def _table_sync(self, exact: ExactOptions) -> TableSync:
+        settings, options, session = self._settings, self._settings.options, self._session
+        plan = session.plan
+        quiet = {"session_replication_role": "replica"} if session.may_replicate_role else {}
+        name = f"spillway subscription {settings.subscription} table sync"
+        plugin_options = settings.selection.plugin_options(
+            two_phase=False, only_local=settings.only_local
+        )
+        reach = {"grpc": settings.grpc, "token": settings.token or ""}
+        return TableSync(
+            settings.subscription,
+            SyncSettings(
+                publications=settings.selection.publications or (),
+                connections=options.copy_connections,
+                defer_indexes=options.defer_indexes,
+                create_tables=options.create_tables,
+                rename=options.rename.target_of,
+                selected=settings.selection.has,
+            ),
+            settings.source_dsn,
+            lambda: connect_target(plan.dsn, name, quiet),
+            exports_of(reach, settings.slot),
+            SlotCatchUp(
+                settings.grpc,
+                settings.slot,
+                plugin_options,
+                plan,
+                self._conflicts,
+                self._stopping,
+                exact,
+                options.rename.target_of,
+                token=settings.token,
+                tls=settings.tls,
+            ),
+            tell=_log.info,
+        )
+
+    def _copy_first(self, sync: TableSync) -> None:
+        """Copy what has nothing yet, before the stream is opened, and tell of it meanwhile."""
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.wait(_IDLE_S):
+                self._status.copied(sync.progress())
+                if self._stopping.is_set():
+                    sync.stop()
+                    return
+
+        looking = threading.Thread(target=look, name="first copy's status", daemon=True)
+        looking.start()
+        try:
+            sync.first_copy(self._session.position)
+        except SpillwayError:
+            if not self._stopping.is_set():
+                raise
+        finally:
+            done.set()
+            looking.join()
+        self._status.copied(sync.progress())
+
+    def _keep_following(self) -> None:
         failures = 0
         while not self._stopping.is_set():
             before = self._session.position
@@ -234,7 +313,7 @@ class _Run:
                     session.rollback()
                 raise
             session.rollback()
-            stream.confirm(session.flush(), session.position, at_once=True)
+            stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
 
     def _step(self, stream: ArrivingChanges) -> None:
         """Take what has arrived, write what is whole of it, and confirm."""
@@ -253,7 +332,7 @@ class _Run:
                 self._pass(last.confirm_lsn)
             self._at_boundary()
             self._confirm(stream, at_once=last is not None and last.reply_requested)
-        self._status.looked(session, stream, self._conflicts)
+        self._status.looked(session, stream, self._conflicts, self._sync)
 
     def _feed(self, batch: Batch) -> bool:
         """Take a batch into the group; return whether that was full on the way, and written."""
@@ -291,7 +370,9 @@ class _Run:
         self._idle_record_at = time.monotonic() + IDLE_RECORD_S
 
     def _at_boundary(self) -> None:
-        """Do what is done between transactions, with no group that waits."""
+        """Do what is done between transactions, with none open."""
+        if self._sync is not None:
+            self._sync.at_boundary(self._session.position)
         if time.monotonic() >= self._tables_look_at:
             self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
             if self._tables.look_again(self._session.connection):
@@ -302,4 +383,9 @@ class _Run:
         if session.awaits_flush and time.monotonic() < self._flush_look_at and not at_once:
             return
         self._flush_look_at = time.monotonic() + _FLUSH_LOOK_S
-        stream.confirm(session.flushed(), session.position, at_once=at_once)
+        stream.confirm(self._confirmable(session.flushed()), session.position, at_once=at_once)
+
+    def _confirmable(self, flushed: Lsn) -> Lsn:
+        """Return what the slot may forget: not what a table that was copied has yet to read."""
+        held = None if self._sync is None else self._sync.states.hold_lsn()
+        return flushed if held is None else Lsn(min(flushed, held))

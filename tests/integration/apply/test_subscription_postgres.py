@@ -30,12 +30,14 @@ def test_rows_arrive(serve: ServeProcess, pg15: Database, pg18: Database) -> Non
     publication = Publication(pg15, 18, 4)
     service.create_source(pg15.dsn)
     subscription = AppliedSubscription(
-        "filled", pg18, publication, pg18.dsn, service=service, declared={"copy_data": False}
+        "filled", pg18, publication, pg18.dsn, service=service
     )
     subscription.make_tables()
+    publication.fill()
     subscription.create()
     with Load(publication, 1) as load:
         load.goes_on(200)
+    subscription.wait_ready()
     subscription.wait_caught_up()
     subscription.check_equal()
     subscription.drop()
