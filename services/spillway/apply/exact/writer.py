@@ -377,9 +377,7 @@ class ExactWriter:
         known = self._rows.get(change.relation.relation_id)
         if known is None or known[0] is not table:
             asked = facts.ask(self._connection, table.oid, self._session.major)
-            statements = TableStatements(
-                table, asked, tells_origins=self._origins.are_known
-            )
+            statements = TableStatements(table, asked, tells_origins=self._origins.are_known)
             rows = TableRows(self._connection, statements, asked, self._origins)
             known = self._rows[change.relation.relation_id] = table, rows
         return known[1]

@@ -63,9 +63,7 @@ def plan(table: MatchedTable, *, copy_from: int, since: int = 0) -> StepPlan:
         key=positions,
         watched=_watched(table),
         unset=tuple(
-            position
-            for position in positions
-            if table.columns[position].type_oid in _SAME_IF_EQUAL
+            position for position in positions if table.columns[position].type_oid in _SAME_IF_EQUAL
         ),
         forms=bytes(forms),
         type_oids=tuple(
