@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion
+from spillway.cli import apply_verify, completion
 from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import AsJson, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
@@ -336,6 +336,10 @@ def log(
     """Show the end of what its programs printed."""
     for line in _call("GET", "subscriptions", name, "log", query={"lines": lines})["lines"]:
         typer.echo(line)
+
+
+app.command()(apply_verify.verify)
+app.command()(apply_verify.repair)
 
 
 def _postgres(dsn: str, given: list[str] | None) -> dict[str, object]:
