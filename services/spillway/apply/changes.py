@@ -137,3 +137,58 @@ class Touched:
     updates: int
     deletes: int
     truncates: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """How changes of one announced table become steps."""
+
+    relation: SourceRelation
+    #: tells the target's tables apart: changes of one table keep their order
+    target: int
+    #: positions of the columns that one row of the target is found by; () for inserts only
+    key: tuple[int, ...]
+    #: positions of columns that other unique indexes and exclusion constraints of the target look
+    #: at; their values never change unseen
+    watched: tuple[int, ...]
+    #: positions of columns of the key whose value an update need not set, as what is equal there is
+    #: the same
+    unset: tuple[int, ...]
+    #: how each column's values are written: a value of FORMS
+    forms: bytes
+    #: type of the elements of each column's array, where its form is a binary one
+    type_oids: tuple[int, ...]
+    #: rows from which inserts are given as COPY's data, 0 for never
+    copy_from: int
+    #: whether COPY may take the forms' binary values for the columns' own types
+    copy_binary: bool = False
+    #: transactions that commit before this don't count for this table
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement for many rows of one table.
+
+    ``kind`` is
+
+    - ``delete``, ``absent``: *rows* keys; each is to be deleted, or must not be there.
+    - ``update``: keys and new values. ``rekey``: likewise, where the key changes.
+    - ``insert``, ``copy``: new rows.
+    - ``truncate``: of *truncated*.
+
+    Parameters are one array a column: those of the key first (of delete, absent, update, rekey),
+    then those of *columns*; of ``copy`` one, COPY's data.
+    """
+
+    kind: str
+    relation: SourceRelation | None
+    rows: int = 0
+    #: positions of the columns that have new values
+    columns: tuple[int, ...] = ()
+    params: tuple[bytes, ...] = ()
+    #: 1 for each parameter that is binary
+    formats: tuple[int, ...] = ()
+    truncated: tuple[SourceRelation, ...] = ()
+    cascade: bool = False
+    restart_identity: bool = False

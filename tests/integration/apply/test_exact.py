@@ -4,13 +4,11 @@ text.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cluster import Cluster
-from harness.exact_apply import Heard, Ours, Source, Stock, settings
-from harness.postgresql_subscription import wait_until
+from harness.exact_apply import Ours, Source, Stock, drop_target
 from harness.tiers import deep
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.writer import ExactOptions
@@ -19,17 +17,18 @@ from spillway.errors import ApplyConflict, TargetRefused
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from harness.cluster import Database
+    from harness.cluster import Cluster, Database
+
+    ClusterOf = Callable[[int], Cluster]
 
 MAJOR_OF_CONFLICTS = 18
 
 
 @pytest.fixture(scope="module", params=[14, deep(15), deep(16), deep(17), 18])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with Cluster(request.param, **settings()) as server:
-        yield server
+def cluster(request: pytest.FixtureRequest, timed_cluster: ClusterOf) -> Cluster:
+    return timed_cluster(request.param)
 
 
 @pytest.fixture
@@ -44,20 +43,6 @@ def ours(source: Source) -> Iterator[Ours]:
     made = Ours.make(source)
     yield made
     drop_target(made.database)
-
-
-def drop_target(database: Database) -> None:
-    """Drop a target, and what it has in the whole server: an origin, prepared transactions."""
-    for (gid,) in database.query(
-        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-    ):
-        database.execute(f"ROLLBACK PREPARED '{gid}'")
-    for (name,) in database.query(
-        "SELECT roname FROM pg_replication_origin WHERE roname LIKE %s",
-        [f"spillway_{database.name}_%"],
-    ):
-        database.execute("SELECT pg_replication_origin_drop(%s)", [name])
-    database.cluster.drop_database(database.name)
 
 
 def on(statement: str, *databases: Database) -> None:
@@ -78,7 +63,7 @@ def differing(one: Database, other: Database, *tables: str) -> list[str]:
 
 TABLES = (
     "CREATE TABLE plain (id int PRIMARY KEY, a int, b text)",
-    "CREATE TABLE whole (a int, b text, c float8, d text COLLATE \"C\");"
+    'CREATE TABLE whole (a int, b text, c float8, d text COLLATE "C");'
     " ALTER TABLE whole REPLICA IDENTITY FULL",
     "CREATE TABLE by_index (a int NOT NULL, b int NOT NULL, c text);"
     " CREATE UNIQUE INDEX ident ON by_index (b, a);"
@@ -117,7 +102,7 @@ WORK = (
     "INSERT INTO parted VALUES (1, 'a', 'v'), (2, 'b', 'v'), (3, 'c', 'v')",
     "UPDATE parted SET place = 'b' WHERE id = 1; UPDATE parted SET v = 'w' WHERE id = 2;"
     " UPDATE parted SET place = 'a', v = 'moved' WHERE id = 3; DELETE FROM parted WHERE id = 2",
-    'INSERT INTO "Odd, one%s" VALUES (1, \'%s\', \'{1,NULL,3}\'); UPDATE "Odd, one%s" SET "%s" = \'$1\'',
+    "INSERT INTO \"Odd, one%s\" VALUES (1, '%s', '{1,NULL,3}'); UPDATE \"Odd, one%s\" SET \"%s\" = '$1'",
     "INSERT INTO emptied DEFAULT VALUES",
     "SELECT pg_logical_emit_message(true, 'p', 'passed over')",
 )
@@ -171,7 +156,9 @@ def test_a_row_that_no_equality_can_find(source: Source, ours: Ours) -> None:
     source.database.execute("INSERT INTO j VALUES (1, '{}')")
     ours.take()
     source.database.execute("BEGIN; INSERT INTO j VALUES (2, NULL); UPDATE j SET a = 3; COMMIT")
-    with pytest.raises(TargetRefused, match="could not identify an equality operator for type json"):
+    with pytest.raises(
+        TargetRefused, match="could not identify an equality operator for type json"
+    ):
         ours.take(peek=True)
     assert ours.rows("j") == [(1, {})]
     assert ours.heard.conflicts == []
@@ -183,7 +170,7 @@ CONFLICTING = (
     "CREATE TABLE c (id int PRIMARY KEY, u int UNIQUE, v text)",
     "CREATE TABLE f (a int, b text); ALTER TABLE f REPLICA IDENTITY FULL",
     "CREATE TABLE e (id int PRIMARY KEY, w text, live bool);"
-    " CREATE UNIQUE INDEX by_lower ON e (lower(w) COLLATE \"C\") WHERE live",
+    ' CREATE UNIQUE INDEX by_lower ON e (lower(w) COLLATE "C") WHERE live',
 )
 LOCALLY = (
     "UPDATE c SET v = 'local' WHERE id IN (1, 2)",
@@ -239,7 +226,11 @@ def test_conflicts_are_worded_as_postgresqls(source: Source, ours: Ours) -> None
 @pytest.mark.parametrize(
     ("local", "remote", "kind"),
     [
-        ("INSERT INTO c VALUES (1, 1, 'local')", "INSERT INTO c VALUES (1, 5, 'r')", "insert_exists"),
+        (
+            "INSERT INTO c VALUES (1, 1, 'local')",
+            "INSERT INTO c VALUES (1, 5, 'r')",
+            "insert_exists",
+        ),
         (
             "INSERT INTO c VALUES (1, 1, 'local'), (2, 2, 'local')",
             "INSERT INTO c VALUES (1, 2, 'r')",
@@ -318,12 +309,3 @@ def test_conflicts_that_stop(
     ours.database.execute("DELETE FROM c; DELETE FROM e")
     ours.take()
     assert differing(source.database, ours.database, "c", "e", "f") == []
-
-
-# -- resolutions ----------------------------------------------------------------------------------
-
-
-def resolving(source: Source, rules: dict[str, Any], **more: Any) -> Ours:
-    return Ours.make(
-        source, options=ExactOptions(rules=ConflictRules.parse(rules), **more), heard=Heard()
-    )

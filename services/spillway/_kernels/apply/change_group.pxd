@@ -93,10 +93,10 @@ cdef class ChangeGroup:
     cdef uint32_t version_of(self, uint32_t relation_id) noexcept nogil
     cdef int set_version(self, uint32_t relation_id, uint32_t version) except -1
     cdef const char* take_relation(self, const uint8_t* data, size_t size) except? NULL
-    cdef size_t _given(self)
-    cdef object _head(self, size_t n)
-    cdef Unit* _unit(self, size_t n) except NULL
-    cdef object _change(self, size_t n)
+    cdef size_t given(self)
+    cdef object head(self, size_t n)
+    cdef Unit* unit(self, size_t n) except NULL
+    cdef object change(self, size_t n)
     cdef tuple _row(self, const Item* item, uint32_t at)
     cdef void _empty(self)
     cdef int _forget_versions(self) except -1

@@ -529,7 +529,7 @@ cdef class ChangeGroup:
     @property
     def count(self):
         """Changes of units that have ended, or of the piece."""
-        cdef size_t n = self._given()
+        cdef size_t n = self.given()
         return (<Unit*>self.units.data)[n - 1].end if n else 0
 
     @property
@@ -560,10 +560,10 @@ cdef class ChangeGroup:
     @property
     def last(self):
         """The head of the last unit that has ended, or of the piece; None when there is none."""
-        cdef size_t n = self._given()
-        return self._head(n - 1) if n else None
+        cdef size_t n = self.given()
+        return self.head(n - 1) if n else None
 
-    cdef size_t _given(self):
+    cdef size_t given(self):
         """Bring the open unit's end up to date; return how many units there are to be written."""
         cdef Unit* unit
         if self.within:
@@ -573,7 +573,7 @@ cdef class ChangeGroup:
                 return 1
         return self.ended
 
-    cdef object _head(self, size_t n):
+    cdef object head(self, size_t n):
         cdef Unit* unit = <Unit*>self.units.data + n
         origin, gid = self.names.get(n, (None, ""))
         return TransactionHead(
@@ -592,10 +592,10 @@ cdef class ChangeGroup:
 
     def heads(self):
         """Return the TransactionHead of each unit that has ended; or of the piece."""
-        return [self._head(n) for n in range(self._given())]
+        return [self.head(n) for n in range(self.given())]
 
-    cdef Unit* _unit(self, size_t n) except NULL:
-        if n >= self._given():
+    cdef Unit* unit(self, size_t n) except NULL:
+        if n >= self.given():
             raise IndexError(n)
         return <Unit*>self.units.data + n
 
@@ -604,10 +604,10 @@ cdef class ChangeGroup:
 
         The group must not be fed or cleared meanwhile.
         """
-        cdef Unit* found = self._unit(unit)
+        cdef Unit* found = self.unit(unit)
         cdef size_t n
         for n in range(found.first, found.end):
-            change = self._change(n)
+            change = self.change(n)
             if change is not None:
                 yield change
 
@@ -615,7 +615,7 @@ cdef class ChangeGroup:
         """Return the messages that a stretch consists of, as :meth:`feed` takes them: payload and
         lengths. What a file has kept of them comes back by another group that knows this one.
         """
-        cdef Unit* found = self._unit(unit)
+        cdef Unit* found = self.unit(unit)
         cdef Item* items = <Item*>self.items.data
         cdef size_t n
         payload = []
@@ -625,7 +625,7 @@ cdef class ChangeGroup:
             lengths += (<uint8_t*>&items[n].size)[: sizeof(uint32_t)]
         return b"".join(payload), bytes(lengths)
 
-    cdef object _change(self, size_t n):
+    cdef object change(self, size_t n):
         cdef Item* item = <Item*>self.items.data + n
         cdef const uint8_t* message = self.arena.data + item.message
         cdef Reader reader
@@ -694,7 +694,7 @@ cdef class ChangeGroup:
         """Return a Touched for each table that units that have ended, or the piece, change, in the
         order of their first change; a table that was announced anew may be there twice.
         """
-        cdef size_t units = self._given()
+        cdef size_t units = self.given()
         cdef size_t end = (<Unit*>self.units.data)[units - 1].end if units else 0
         cdef Item* items = <Item*>self.items.data
         cdef size_t n
@@ -747,7 +747,7 @@ cdef class ChangeGroup:
         if not keeps:
             self._empty()
             return
-        self._given()
+        self.given()
         open_unit = (<Unit*>(self.units.data + self.units.size) - 1)[0]
         names = self.names.get(self.units.size // sizeof(Unit) - 1)
         if piece:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 _MAJOR_OF_ORIGINS: Final = 14
 _WRITTEN: Final = (
-    b"SELECT timestamp, roident::int8"
-    b" FROM pg_catalog.pg_xact_commit_timestamp_origin($1::xid)"
+    b"SELECT timestamp, roident::int8 FROM pg_catalog.pg_xact_commit_timestamp_origin($1::xid)"
 )
 _NAMES: Final = b"SELECT roident::int8, roname FROM pg_catalog.pg_replication_origin"
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spillway.apply.changes import Change
+    from spillway.apply.exact.facts import TableFacts
     from spillway.apply.tables.matched import MatchedTable
 
 Value = bytes | None
@@ -43,16 +44,18 @@ class TableStatements:
 
     Args:
         table: the table.
-        has_deferrable: that it has a deferrable unique constraint, with which PostgreSQL refuses
-            ON CONFLICT.
+        facts: what else its catalog says. With a deferrable unique constraint PostgreSQL refuses ON
+            CONFLICT.
         tells_origins: that updates and deletes return the number of the origin that wrote the row
             before.
     """
 
-    def __init__(self, table: MatchedTable, *, has_deferrable: bool, tells_origins: bool) -> None:
+    def __init__(self, table: MatchedTable, facts: TableFacts, *, tells_origins: bool) -> None:
         self.table = table
         self.tells_origins = tells_origins
-        self._on_conflict = "" if has_deferrable else " ON CONFLICT DO NOTHING"
+        self._on_conflict = "" if facts.has_deferrable else " ON CONFLICT DO NOTHING"
+        #: a comparison needs one collation on both sides
+        self._collate = {one.name: one.collate for one in facts.columns}
         self._texts: dict[tuple[Any, ...], bytes] = {}
 
     def insert(self, new: Sequence[Any], *, plain: bool = False) -> tuple[bytes, Values]:
@@ -68,9 +71,7 @@ class TableStatements:
                 else "DEFAULT VALUES"
             )
             tail = "" if plain else self._on_conflict
-            text = self._keep(
-                ("insert", plain), f"INSERT INTO {self.table.quoted} {rows}{tail}"
-            )
+            text = self._keep(("insert", plain), f"INSERT INTO {self.table.quoted} {rows}{tail}")
         return text, list(new)
 
     def update(self, change: Change) -> tuple[bytes, Values] | None:
@@ -196,11 +197,12 @@ class TableStatements:
             for one in table.key
         ]
         ours = [one.quoted for one in (*table.columns, *table.unsent)]
-        theirs = [f"${i + 1}::{one.type_name}" for i, one in enumerate(table.columns)]
+        theirs = [
+            f"${i + 1}::{one.type_name}{self._collate[one.name]}"
+            for i, one in enumerate(table.columns)
+        ]
         theirs += [f"NULL::{one.type_name}" for one in table.unsent]
-        compared.append(
-            f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))"
-        )
+        compared.append(f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))")
         return " AND ".join(compared)
 
     def _keep(self, key: tuple[Any, ...], text: str) -> bytes:
