@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.postgresql_subscription import wait_until
 from spillway._kernels.apply.change_group import ChangeGroup
-from spillway.apply.conflicts.log import ConflictLog
+from spillway.apply.exact.own_tables import OWN_TABLES
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.session import TargetPlan, TargetSession
-from spillway.apply.exact import own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,7 +126,7 @@ class Ours:
             self.database.name,
             secrets.token_hex(8),
             dsn,
-            own_tables=(own_tables.CONFLICTS, own_tables.DEAD_LETTER, own_tables.PREPARED),
+            own_tables=OWN_TABLES,
         )
 
     def messages(self, *, peek: bool = False, **options: str) -> list[bytes]:
@@ -168,6 +167,15 @@ class Ours:
             writer.write(group)
             group.clear()
         return writer
+
+    def confirm(self) -> None:
+        """Have the slot send from the session's position on, as a service does after a restart."""
+        with TargetSession(self.plan) as session:
+            position = session.position
+        if position:
+            self.source.database.query(
+                "SELECT pg_replication_slot_advance(%s, %s)", [self.slot, str(position)]
+            )
 
     def rows(self, table: str, order: str = "1") -> list[tuple[Any, ...]]:
         return self.database.query(f"SELECT * FROM {table} ORDER BY {order}")
@@ -213,8 +221,10 @@ class Stock:
         """Wait until an error has disabled it."""
         wait_until(
             "the worker has given up",
-            lambda: not self.database.value(
-                "SELECT subenabled FROM pg_subscription WHERE subname = %s", [self.name]
+            lambda: (
+                not self.database.value(
+                    "SELECT subenabled FROM pg_subscription WHERE subname = %s", [self.name]
+                )
             ),
             lambda: self.database.cluster.log_tail(30),
         )
@@ -237,3 +247,15 @@ class Stock:
             self.database.execute(f"DROP SUBSCRIPTION {self.name}")
 
 
+def drop_target(database: Database) -> None:
+    """Drop a target, and what it has in the whole server: an origin, prepared transactions."""
+    for (gid,) in database.query(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    ):
+        database.execute(f"ROLLBACK PREPARED '{gid}'")
+    for (name,) in database.query(
+        "SELECT roname FROM pg_replication_origin WHERE roname LIKE %s",
+        [f"spillway_{database.name}_%"],
+    ):
+        database.execute("SELECT pg_replication_origin_drop(%s)", [name])
+    database.cluster.drop_database(database.name)

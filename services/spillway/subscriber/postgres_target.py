@@ -63,6 +63,7 @@ class PostgresTarget(TargetKind):
     """See the module."""
 
     plugin: ClassVar[str] = "pgoutput"
+    turns_two_phase_on: ClassVar[bool] = True
     shares_places: ClassVar[bool] = True
 
     def check(self, target: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from spillway.errors import (
     remote_error,
 )
 from spillway.subscriber.backoff import Backoff
+from spillway.subscriber.conflict_file import FILE as CONFLICTS_FILE
 from spillway.subscriber.model import Failure, SubscriptionState
 from spillway.subscriber.run_log import RunLog
 from spillway.subscriber.run_processes import (
@@ -122,6 +123,11 @@ class Supervisor:
         self._well_since: float | None = None
         #: that the program was started with
         self._tables: Sequence[str] | None = None
+
+    @property
+    def conflicts_file(self) -> Path:
+        """Where its program writes conflicts down."""
+        return self._directory / CONFLICTS_FILE
 
     @property
     def state(self) -> SubscriptionState:

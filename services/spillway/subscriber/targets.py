@@ -83,6 +83,8 @@ class TargetKind(ABC):
 
     #: the output plugin of its slots
     plugin: ClassVar[str]
+    #: whether its program turns two_phase on, when it opens the stream; else the slot is made so
+    turns_two_phase_on: ClassVar[bool] = False
     #: whether several subscriptions may have one place
     shares_places: ClassVar[bool] = False
 

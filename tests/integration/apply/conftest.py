@@ -1,4 +1,4 @@
-"""What the checklist's modules share: a cluster, a service, and subscriptions on both sides."""
+"""Servers that several of these files share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,34 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cluster import Cluster
+from harness.exact_apply import settings
 from harness.serve_process import ServeProcess
 from harness.side_by_side import SETTINGS, SideBySide
 from harness.tiers import majors_by_tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="session")
+def timed_cluster() -> Iterator[Callable[[int], Cluster]]:
+    """A server of a major that keeps the times and origins of commits; it has subscriptions, too."""
+    clusters: dict[int, Cluster] = {}
+
+    def of(major: int) -> Cluster:
+        if major not in clusters:
+            clusters[major] = Cluster(major, **settings())
+            clusters[major].start()
+        return clusters[major]
+
+    yield of
+    for cluster in clusters.values():
+        cluster.destroy()
 
 
 @pytest.fixture(scope="session")
 def apply_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """One service for all of them."""
+    """One service for the checklist and the random workloads."""
     process = ServeProcess(tmp_path_factory.mktemp("checklist") / "data")
     yield process
     process.stop()
@@ -29,9 +46,7 @@ def apply_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServePro
     params=majors_by_tier([14, 15, 16, 17, 18]),
     ids=[f"pg{major}" for major in range(14, 19)],
 )
-def checklist_cluster(
-    request: pytest.FixtureRequest,
-) -> Iterator[Cluster]:
+def checklist_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A server for source and targets."""
     with Cluster(request.param, **SETTINGS) as cluster:
         yield cluster

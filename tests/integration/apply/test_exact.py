@@ -4,13 +4,11 @@ text.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.cluster import Cluster
-from harness.exact_apply import Heard, Ours, Source, Stock, settings
-from harness.postgresql_subscription import wait_until
+from harness.exact_apply import Ours, Source, Stock, drop_target
 from harness.tiers import deep
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.writer import ExactOptions
@@ -19,17 +17,18 @@ from spillway.errors import ApplyConflict, TargetRefused
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from harness.cluster import Database
+    from harness.cluster import Cluster, Database
+
+    ClusterOf = Callable[[int], Cluster]
 
 MAJOR_OF_CONFLICTS = 18
 
 
 @pytest.fixture(scope="module", params=[14, deep(15), deep(16), deep(17), 18])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with Cluster(request.param, **settings()) as server:
-        yield server
+def cluster(request: pytest.FixtureRequest, timed_cluster: ClusterOf) -> Cluster:
+    return timed_cluster(request.param)
 
 
 @pytest.fixture
@@ -44,20 +43,6 @@ def ours(source: Source) -> Iterator[Ours]:
     made = Ours.make(source)
     yield made
     drop_target(made.database)
-
-
-def drop_target(database: Database) -> None:
-    """Drop a target, and what it has in the whole server: an origin, prepared transactions."""
-    for (gid,) in database.query(
-        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-    ):
-        database.execute(f"ROLLBACK PREPARED '{gid}'")
-    for (name,) in database.query(
-        "SELECT roname FROM pg_replication_origin WHERE roname LIKE %s",
-        [f"spillway_{database.name}_%"],
-    ):
-        database.execute("SELECT pg_replication_origin_drop(%s)", [name])
-    database.cluster.drop_database(database.name)
 
 
 def on(statement: str, *databases: Database) -> None:
@@ -324,12 +309,3 @@ def test_conflicts_that_stop(
     ours.database.execute("DELETE FROM c; DELETE FROM e")
     ours.take()
     assert differing(source.database, ours.database, "c", "e", "f") == []
-
-
-# -- resolutions ----------------------------------------------------------------------------------
-
-
-def resolving(source: Source, rules: dict[str, Any], **more: Any) -> Ours:
-    return Ours.make(
-        source, options=ExactOptions(rules=ConflictRules.parse(rules), **more), heard=Heard()
-    )

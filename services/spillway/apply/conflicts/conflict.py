@@ -168,8 +168,6 @@ class Conflict:
         if local is not None and self.kind == ConflictKind.DELETE_ORIGIN_DIFFERS:
             by = local._by("modified", another=different)  # noqa: SLF001
             return f"Deleting the row that was {by}."
-        if self.kind == ConflictKind.UPDATE_DELETED:
-            return "Could not find the row to be updated.\nThe row to be updated was deleted."
         if self.kind == ConflictKind.DELETE_MISSING:
             return "Could not find the row to be deleted."
         return "Could not find the row to be updated."

@@ -23,8 +23,8 @@ def conflict_error(conflict: Conflict) -> ApplyConflict:
     table = f"{conflict.schema}.{conflict.table}"
     lsn = Lsn(conflict.lsn)
     return ApplyConflict(
-        f"{conflict.message()}: {conflict.detail()}; in transaction {conflict.xid}, which commits "
-        f"at {lsn} on the source",
+        f"{conflict.message()} in transaction {conflict.xid}, which commits at {lsn} on the source: "
+        f"{conflict.detail()}",
         hint="Make the target's row agree, and it goes on by itself. Or choose a resolution: "
         f'"conflicts": {{"tables": {{"{table}": {{"{conflict.kind.value}": "…"}}}}}}. Or set such '
         'rows aside: "dead_letter": true. Or pass over the whole transaction: '

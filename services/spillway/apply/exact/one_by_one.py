@@ -9,7 +9,7 @@ constraint refuses) can be taken back alone. ::
                     ▼
               rows with its keys ─▶ insert_exists, multiple_unique_conflicts ─▶ resolution
 
-    update ─▶ find and lock ─▶ there? no ─▶ update_missing, update_deleted ─▶ resolution
+    update ─▶ find and lock ─▶ there? no ─▶ update_missing ─▶ resolution
                     ▼
               another's origin? ─▶ update_origin_differs ─▶ resolution
                     ▼
@@ -175,10 +175,9 @@ class _Writing:
     def _update(self) -> None:
         change = self.change
         assert change.new is not None
-        was_there = self.rows.is_there(change)
         found = self.rows.find(change)
         if found is None:
-            self._missing(ConflictKind.UPDATE_DELETED if was_there else ConflictKind.UPDATE_MISSING)
+            self._missing()
             return
         positions: Sequence[int] = range(len(change.new))
         if found.is_of_another:
@@ -207,8 +206,9 @@ class _Writing:
                 self._delete_at(place)
         self._update_at(found, new, positions)
 
-    def _missing(self, kind: ConflictKind) -> None:
+    def _missing(self) -> None:
         change = self.change
+        kind = ConflictKind.UPDATE_MISSING
         assert change.new is not None
         new = list(change.new)
         if change.old is not None and not change.old_is_key:

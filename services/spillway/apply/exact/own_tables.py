@@ -63,6 +63,8 @@ PREPARED: Final = """CREATE TABLE IF NOT EXISTS spillway.prepared (
     end_lsn pg_catalog.pg_lsn NOT NULL,
     PRIMARY KEY (subscription, gid)
 )"""
+#: For :class:`~spillway.apply.target.session.TargetPlan`.
+OWN_TABLES: Final = (CONFLICTS, DEAD_LETTER, PREPARED)
 _ACTIONS: Final = {"I": "insert", "U": "update", "D": "delete"}
 
 

@@ -60,11 +60,6 @@ class TableRows:
         cursor = raw(self.connection, text, values, prepare=True)
         return self._found(cells(cursor, 0)) if cursor.rowcount else None
 
-    def is_there(self, change: Change) -> bool:
-        """Whether the row is there now, whoever has locked it."""
-        text, values = self.statements.find(change, "1", "")
-        return raw(self.connection, text, values, prepare=True).rowcount > 0
-
     def in_the_way(self, row: Row, own: FoundRow | None) -> list[FoundRow]:
         """Find and lock the rows that have a key of *row* in a unique index, one for each index.
 

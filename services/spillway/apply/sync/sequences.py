@@ -41,7 +41,7 @@ SELECT n.nspname::text, c.relname::text, {_COLUMNS}
 #: a: owned by a column, i: of an identity; n: a default refers to it.
 _OF_TABLES: Final = f"""
 WITH tables AS (
-    SELECT c.oid FROM pg_catalog.unnest(%s::text[], %s::text[]) t(schema_name, table_name)
+    SELECT c.oid FROM unnest(%s::text[], %s::text[]) t(schema_name, table_name)
       JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema_name
       JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.table_name
 ), used AS (
