@@ -91,7 +91,12 @@ def _states(sync: TableSync) -> dict[str, str]:
     ("source_major", "target_major"),
     [
         (14, 18),
-        *map(deep, [(15, 15), (16, 14), (17, 16), (18, 17), (18, 14), (18, 18)]),
+        deep(15, 15),
+        deep(16, 14),
+        deep(17, 16),
+        deep(18, 17),
+        deep(18, 14),
+        deep(18, 18),
     ],
 )
 def test_under_load_the_copies_and_the_stream_are_the_source(
@@ -144,9 +149,7 @@ def test_a_table_that_is_added_later_catches_up_with_the_stream(room: Room) -> N
         with source.connect() as connection:
             while not stop.is_set():
                 number += 1
-                connection.execute(
-                    "INSERT INTO late VALUES (%s, 'new')", [10_000 + number]
-                )
+                connection.execute("INSERT INTO late VALUES (%s, 'new')", [10_000 + number])
                 connection.execute("UPDATE late SET s = s || '.' WHERE id = %s", [number % 2000])
                 connection.execute("DELETE FROM late WHERE id = %s", [9_990 + number])
 
@@ -208,9 +211,7 @@ def test_the_slot_is_held_for_a_table_that_has_to_catch_up(room: Room) -> None:
         "table_sync.after_finish=kill",
     ],
 )
-def test_killed_in_the_midst_it_copies_only_what_is_not_durable(
-    room: Room, failpoint: str
-) -> None:
+def test_killed_in_the_midst_it_copies_only_what_is_not_durable(room: Room, failpoint: str) -> None:
     ends, source, target = _filled(room)
     settings = {"range_bytes": _SMALL_RANGE, "connections": 1, "defer_indexes": True}
     ends.killed_at(failpoint, **settings)

@@ -35,6 +35,7 @@ from psycopg import sql
 
 from spillway.apply.sync import indexes, sequences
 from spillway.apply.sync.copiers import Copiers, TableAltered, TableCopy, connect_source
+from spillway.apply.sync.definitions import create_missing
 from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.sync.states import SyncState, TableName, TableState, TableStates
@@ -45,7 +46,7 @@ from spillway.errors import SourceError, SpillwayError
 from spillway.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from spillway.apply.sync.plan import CopyPlan
@@ -100,6 +101,8 @@ class SyncSettings:
     range_bytes: int = 128 << 20
     #: indexes that are no constraints are dropped for the copy and made again
     defer_indexes: bool = False
+    #: tables that the target lacks are made from the source's definitions
+    create_tables: bool = False
     #: sequences are set again after so many seconds; None: at the first copy and a refresh only
     sequences_every_s: float | None = None
     rename: Rename = same_name
@@ -173,6 +176,8 @@ class TableSync:
         self._sequences_at = 0.0
         #: how sequences stood when they were last set; None: never yet
         self.sequences: sequences.SequenceSync | None = None
+        #: what could not be made on the target, and why
+        self.not_made: Mapping[str, str] = {}
         self._thread: threading.Thread | None = None
         self._boundary: Connection | None = None
         try:
@@ -197,6 +202,8 @@ class TableSync:
         """
         self._position = position
         self.list_tables()
+        # Of a process that was killed after a copy.
+        self.at_boundary(position)
         while self._due() and not self._stopping.is_set():
             self._attempt()
             # Nothing streams: a table is handed over as soon as it is copied.
@@ -297,19 +304,40 @@ class TableSync:
             found = list_tables(source, self._settings.publications, self._settings.selected)
         known = self.states.all()
         gone = known.keys() - found.keys()
-        if not gone and not found.keys() - known.keys():
-            return
-        with self._target_session() as target, target.transaction():
-            for key in gone:
-                indexes.make(target, known[key].dropped_indexes)
-            self.states.forget(target, gone)
-            new = self.states.add(target, found)
-            if not is_copied:
-                new = [replace(table, state=SyncState.READY) for table in new]
-                for table in new:
-                    self.states.store(target, table)
-        self.states.forgotten(gone)
-        self.states.changed(*new)
+        if gone or found.keys() - known.keys():
+            with self._target_session() as target, target.transaction():
+                for key in gone:
+                    indexes.make(target, known[key].dropped_indexes)
+                self.states.forget(target, gone)
+                new = self.states.add(target, found)
+                if not is_copied:
+                    new = [replace(table, state=SyncState.READY) for table in new]
+                    for table in new:
+                        self.states.store(target, table)
+            self.states.forgotten(gone)
+            self.states.changed(*new)
+        if self._settings.create_tables:
+            self._create_tables(
+                [k for k, table in self.states.all().items() if table.state == SyncState.INIT]
+            )
+
+    def _create_tables(self, tables: Collection[TableName]) -> None:
+        """Make what the target lacks; what can't be made is told, and the table's copy says that
+        it is missing.
+        """
+        source = connect_source(self._source_of().conninfo)
+        try:
+            source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+            with self._target_session() as target:
+                target.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+                made = create_missing(source, target, tables, self._settings.rename)
+        finally:
+            source.close()
+        for name in made.tables:
+            self._tell(f"{name} is made on the target")
+        for what, reason in made.failed.items():
+            self._tell(f"{what} can't be made on the target: {reason}")
+        self.not_made = made.failed
 
     def synchronize_sequences(self, *, may_go_back: bool = False) -> sequences.SequenceSync:
         """Set the target's sequences to where the source's are now.
