@@ -211,7 +211,6 @@ class _Run:
                 publications=settings.selection.publications or (),
                 connections=options.copy_connections,
                 defer_indexes=options.defer_indexes,
-                create_tables=options.create_tables,
                 rename=options.rename.target_of,
                 selected=settings.selection.has,
             ),
@@ -292,13 +291,12 @@ class _Run:
     def _follow(self) -> None:
         settings, session = self._settings, self._session
         self._group = ChangeGroup(settings.options.group_bytes)
+        two_phase = settings.two_phase and self._may_prepare()
         with ArrivingChanges(
             settings.grpc,
             settings.slot,
             session.position,
-            settings.selection.plugin_options(
-                two_phase=settings.two_phase, only_local=settings.only_local
-            ),
+            settings.selection.plugin_options(two_phase=two_phase, only_local=settings.only_local),
             token=settings.token,
             tls=settings.tls,
         ) as stream:
@@ -308,12 +306,23 @@ class _Run:
             try:
                 while not self._stopping.is_set():
                     self._step(stream)
+                    if settings.two_phase and not two_phase and self._may_prepare():
+                        # It is opened again, with prepared transactions from there on.
+                        break
             except BaseException:
                 if not session.connection.broken:
                     session.rollback()
                 raise
             session.rollback()
             stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
+
+    def _may_prepare(self) -> bool:
+        """Say whether prepared transactions may come as such: when no table is being copied. One
+        that was prepared before a table's copy and is committed after it comes whole, so.
+        """
+        return not self._session.in_transaction and (
+            self._sync is None or self._sync.states.are_all_ready
+        )
 
     def _step(self, stream: ArrivingChanges) -> None:
         """Take what has arrived, write what is whole of it, and confirm."""

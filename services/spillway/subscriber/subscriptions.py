@@ -47,6 +47,7 @@ from spillway.errors import (
 from spillway.service.model import SlotSpec
 from spillway.store.leases import held_by_another
 from spillway.store.rows import SubscriptionRow
+from spillway.subscriber.conflict_file import read_conflicts
 from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.selection import check_selection, resolve
 from spillway.subscriber.supervisor import Service, Supervisor
@@ -67,6 +68,7 @@ log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 _CHANGEABLE: Final = frozenset({"tables", "publications", "options", "enabled", "target"})
 _LOG_LINES_MAX: Final = 10_000
+_CONFLICTS_MAX: Final = 10_000
 #: how often a process looks at the subscriptions of sources that another one serves
 LOOK_S: Final = 1.0
 
@@ -377,6 +379,15 @@ class Subscriptions:
             )
         return await asyncio.to_thread(self._supervisor(name).log.tail, lines)
 
+    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
+        """Return the last conflicts that its programs met, the newest first."""
+        if not 0 <= limit <= _CONFLICTS_MAX:
+            raise InvalidRequest(
+                f"limit is {limit}", hint=f"Ask for 0 to {_CONFLICTS_MAX}.", field="limit"
+            )
+        path = self._supervisor(name).conflicts_file
+        return (await asyncio.to_thread(read_conflicts, path))[: -limit - 1 : -1]
+
     async def _info(self, supervisor: Supervisor) -> SubscriptionInfo:
         row, status = supervisor.row, supervisor.status
         slot: SlotInfo | None = None
@@ -410,6 +421,7 @@ class Subscriptions:
             restarts=row.restarts,
             pid=supervisor.pid,
             table_states=status.tables,
+            stats=status.stats,
             created_at=row.created_at,
         )
 
@@ -492,7 +504,8 @@ class Subscriptions:
     async def _make_slot(self, supervisor: Supervisor) -> bool:
         """Make its slot, or take the one that is there; return whether it was made."""
         row = supervisor.row
-        plugin = target_kind(row.target.get("kind")).plugin
+        kind = target_kind(row.target.get("kind"))
+        plugin = kind.plugin
         try:
             slot = await self._engine.get_slot(row.slot)
         except UnknownSlot:
@@ -502,7 +515,7 @@ class Subscriptions:
                     source=row.source,
                     database=row.database,
                     plugin=plugin,
-                    two_phase=row.two_phase,
+                    two_phase=row.two_phase and not kind.turns_two_phase_on,
                     options=row.options,
                 )
             )

@@ -48,6 +48,7 @@ from spillway.errors import (
     remote_error,
 )
 from spillway.subscriber.backoff import Backoff
+from spillway.subscriber.conflict_file import FILE as CONFLICTS_FILE
 from spillway.subscriber.model import Failure, SubscriptionState
 from spillway.subscriber.run_log import RunLog
 from spillway.subscriber.run_processes import (
@@ -124,6 +125,11 @@ class Supervisor:
         self._tables: Sequence[str] | None = None
 
     @property
+    def conflicts_file(self) -> Path:
+        """Where its program writes conflicts down."""
+        return self._directory / CONFLICTS_FILE
+
+    @property
     def state(self) -> SubscriptionState:
         """How it is."""
         if not self.row.enabled:
@@ -136,9 +142,9 @@ class Supervisor:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the last run failed, until one goes well; None while it is disabled."""
+        """Why the last run failed, until one goes well, or it is disabled by somebody."""
         row = self.row
-        if row.error_code is None or not row.enabled:
+        if row.error_code is None:
             return None
         return Failure(row.error_code, row.error or "", row.hint or "")
 
@@ -230,6 +236,10 @@ class Supervisor:
             "hint": reason.hint,
             "restarts": self.row.restarts + 1,
         }
+        with contextlib.suppress(SpillwayError):
+            kind = target_kind(self.row.target.get("kind"))
+            if kind.disables(self.row.target, reason):
+                changes["enabled"] = False
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self.log.note, f"failed: {reason} [{reason.code}]")
         try:

@@ -83,6 +83,8 @@ class TargetKind(ABC):
 
     #: the output plugin of its slots
     plugin: ClassVar[str]
+    #: whether its program turns two_phase on, when it opens the stream; else the slot is made so
+    turns_two_phase_on: ClassVar[bool] = False
     #: whether several subscriptions may have one place
     shares_places: ClassVar[bool] = False
 
@@ -139,6 +141,14 @@ class TargetKind(ABC):
     @abstractmethod
     def program(self, plan: RunPlan) -> Program:
         """Say what to start."""
+
+    def disables(
+        self,
+        target: Mapping[str, Any],  # noqa: ARG002 - a kind's that has such
+        error: SpillwayError,  # noqa: ARG002
+    ) -> bool:
+        """Say whether a subscription that failed so is to be disabled, not tried again."""
+        return False
 
     def check_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
         """Say what looks, before anything is made, whether the target can be filled; it fails if

@@ -29,9 +29,7 @@ def test_rows_arrive(serve: ServeProcess, pg15: Database, pg18: Database) -> Non
     service = serve.service()
     publication = Publication(pg15, 18, 4)
     service.create_source(pg15.dsn)
-    subscription = AppliedSubscription(
-        "filled", pg18, publication, pg18.dsn, service=service
-    )
+    subscription = AppliedSubscription("filled", pg18, publication, pg18.dsn, service=service)
     subscription.make_tables()
     publication.fill()
     subscription.create()

@@ -143,7 +143,8 @@ def test_what_differs_is_named_and_mended(standing: Standing) -> None:
     keyed = ("public.one", "public.two", "public.always")
     mended = verify(standing.settings(*keyed), repair=True)
     assert mended.equal, [str(table) for table in mended.tables]
-    assert [table.repaired for table in mended.tables] == [3, 1, 2]
+    repaired = {table.table: table.repaired for table in mended.tables}
+    assert repaired == {"public.one": 3, "public.two": 1, "public.always": 2}
     assert verify(standing.settings(*keyed)).equal
     # Columns of the target's own stay.
     assert standing.target.value("SELECT count(*) FROM two WHERE local = 8") == 499

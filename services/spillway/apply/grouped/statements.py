@@ -8,8 +8,9 @@ the equality that is the index's own. ::
       FROM (SELECT unnest($1::integer[]) AS k0, unnest($2::text[]) AS v1) AS u
      WHERE t.a OPERATOR(pg_catalog.=) u.k0
 
-An array of arrays would be flattened, and a composite type's taken apart: such values go as
-``text[]`` and are cast where they are used.
+An array of arrays would be flattened, and a composite type's taken apart, and box's array has a
+delimiter of its own: such values go as ``text[]`` and are cast where they are used. All others don't,
+as a cast is more forgiving than a type's input: to a domain over varchar(5) it cuts what is longer.
 
 The statements must find each row by the index, however large or new the table is:
 :data:`PLANNER_SQL` is set in the transaction before any of them.
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from spillway.apply.tables.matched import MatchedTable, TargetColumn
 
 _TEXT_OID: Final = 25
+#: Its arrays have semicolons between elements, as no other type's of PostgreSQL.
+_BOX_OID: Final = 603
 _FORMS: Final = {
     16: "bool", 17: "bytea", 20: "int8", 21: "int2", 23: "int4", 25: "text", 114: "text",
     1042: "text", 1043: "text", 1082: "date", 1114: "timestamp", 1184: "timestamptz",
@@ -63,23 +66,25 @@ def plan(table: MatchedTable, *, copy_from: int, since: int = 0) -> StepPlan:
         key=positions,
         watched=_watched(table),
         unset=tuple(
-            position
-            for position in positions
-            if table.columns[position].type_oid in _SAME_IF_EQUAL
+            position for position in positions if table.columns[position].type_oid in _SAME_IF_EQUAL
         ),
         forms=bytes(forms),
         type_oids=tuple(
-            _TEXT_OID if column.is_array else column.type_oid for column in table.columns
+            _TEXT_OID if _goes_as_text(column) else column.type_oid for column in table.columns
         ),
         copy_from=copy_from,
         copy_binary=FORMS["literal"] not in forms
-        and not any(column.is_array for column in table.columns),
+        and not any(_goes_as_text(column) for column in table.columns),
         since=since,
     )
 
 
+def _goes_as_text(column: TargetColumn) -> bool:
+    return column.is_array or column.type_oid == _BOX_OID
+
+
 def _form(column: TargetColumn) -> int:
-    return FORMS["text" if column.is_array else _FORMS.get(column.type_oid, "literal")]
+    return FORMS["text" if _goes_as_text(column) else _FORMS.get(column.type_oid, "literal")]
 
 
 def _watched(table: MatchedTable) -> tuple[int, ...]:
@@ -107,7 +112,7 @@ def sql(table: MatchedTable, step: Step, origin: int | None) -> bytes | None:
     arrays = [(f"k{i}", key.column) for i, key in enumerate(keys)]
     arrays += [(f"v{i}", column) for i, column in enumerate(columns)]
     rows = ", ".join(
-        f"pg_catalog.unnest(${n}::{'text' if column.is_array else column.type_name}[]) AS {name}"
+        f"pg_catalog.unnest(${n}::{'text' if _goes_as_text(column) else column.type_name}[]) AS {name}"
         for n, (name, column) in enumerate(arrays, 1)
     )
     found = " AND ".join(
@@ -149,7 +154,7 @@ def sql(table: MatchedTable, step: Step, origin: int | None) -> bytes | None:
 
 
 def _value(name: str, column: TargetColumn) -> str:
-    return f"u.{name}::{column.type_name}" if column.is_array else f"u.{name}"
+    return f"u.{name}::{column.type_name}" if _goes_as_text(column) else f"u.{name}"
 
 
 def truncate_sql(step: Step, tables: dict[SourceRelation, MatchedTable]) -> bytes:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from spillway.apply.changes import SourceColumn, SourceRelation
 from spillway.consumer.row_checksums import RowTexts, printed
 from spillway.consumer.row_differences import Difference, by_key, differences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from spillway.apply.sync.published import PublishedTable
     from spillway.apply.tables.matched import MatchedTable
-    from spillway.catalog.descriptor import RelationDescriptor
 
 Connection = psycopg.Connection[Any]
 #: the texts of a key's columns
@@ -51,22 +50,6 @@ def print_alike(connection: Connection) -> None:
     )
 
 
-def relation_of(descriptor: RelationDescriptor) -> SourceRelation:
-    """Return the Relation message that the source would send of a table published whole."""
-    identity = set(descriptor.identity_columns)
-    return SourceRelation(
-        descriptor.oid,
-        descriptor.schema,
-        descriptor.name,
-        descriptor.replica_identity,
-        tuple(
-            SourceColumn(c.name, c.type_oid, c.typmod, c.attnum in identity)
-            for c in descriptor.columns
-            if not c.dropped and not c.generated
-        ),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """What comparing a table by buckets found; ``more``: there is what was not looked for."""
@@ -81,19 +64,30 @@ class TablePair:
     """A table on both sides.
 
     Args:
+        published: the source's, as it is published.
         matched: the target's table.
         source_types: the source's types of the key's columns, as SQL has them there.
     """
 
-    def __init__(self, matched: MatchedTable, source_types: Mapping[str, str]) -> None:
-        relation = matched.relation
+    def __init__(
+        self, published: PublishedTable, matched: MatchedTable, source_types: Mapping[str, str]
+    ) -> None:
+        relation = published.relation
         self.matched = matched
         self.name = f"{relation.schema}.{relation.name}"
         self.columns = tuple(column.name for column in relation.columns)
         is_keyed = matched.find == "key"
         #: the columns that tell rows apart; () where whole rows do
         self.key = tuple(k.column.name for k in matched.key) if is_keyed else ()
-        self._source = sql.SQL("ONLY {}").format(sql.Identifier(relation.schema, relation.name))
+        self._source = sql.SQL("{}{}").format(
+            sql.SQL("" if published.kind == "p" else "ONLY "),
+            sql.Identifier(relation.schema, relation.name),
+        )
+        filters = [sql.SQL(f"({one})") for one in published.filters]  # type: ignore[arg-type] # the server wrote it
+        #: which of the source's rows are published
+        self._where = (
+            sql.SQL(" WHERE {}").format(sql.SQL(" OR ").join(filters)) if filters else None
+        )
         self._target = sql.SQL("{}{}").format(
             sql.SQL("" if matched.kind == "p" else "ONLY "),
             sql.Identifier(matched.schema, matched.name),
@@ -110,7 +104,7 @@ class TablePair:
 
         Both sessions are in a transaction with a snapshot. In memory are the rows of a few buckets.
         """
-        left = RowTexts(self._source, self._texts, self.key)
+        left = RowTexts(self._published(self._source), self._texts, self.key)
         right = RowTexts(self._target, self._texts, self.key)
         at_source, at_target = left.buckets(source), right.buckets(target)
         differing = sorted(
@@ -144,7 +138,7 @@ class TablePair:
 
     def source_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Return the source's rows of *keys*, by their keys' texts."""
-        chosen = self._chosen(self._source, self._source_types, keys)
+        chosen = self._published(self._chosen(self._source, self._source_types, keys))
         return dict(by_key(RowTexts(chosen, self._texts, self.key).all_rows(connection)))
 
     def target_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
@@ -156,7 +150,7 @@ class TablePair:
         """Return which versions of the source's rows of *keys* the session sees: another one after
         whatever was written to a row.
         """
-        chosen = self._chosen(self._source, self._source_types, keys)
+        chosen = self._published(self._chosen(self._source, self._source_types, keys))
         statement = sql.SQL(
             "SELECT {key}, string_agg(t.xmin::text || ' ' || t.ctid::text, ',' ORDER BY t.ctid)"
             " FROM {rows} GROUP BY 1"
@@ -220,6 +214,9 @@ class TablePair:
         connection.execute(statement)
 
     # ---- SQL
+
+    def _published(self, rows: sql.Composed) -> sql.Composed:
+        return rows if self._where is None else rows + self._where
 
     def _chosen(
         self, relation: sql.Composable, types: Sequence[str], keys: Sequence[Key]

@@ -41,22 +41,25 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from spillway.apply.options import Rename
+from spillway.apply.selection import Selection
+from spillway.apply.sync.published import describe, list_tables
 from spillway.apply.tables.matching import match_all
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
-from spillway.apply.verify.pairs import TablePair, print_alike, relation_of
+from spillway.apply.verify.pairs import TablePair, print_alike
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_differences import Difference, differences
-from spillway.consumer.snapshots import Source
-from spillway.errors import NotReady, SpillwayError
+from spillway.consumer.snapshots import Source, SourceTable
+from spillway.errors import NotReady, SpillwayError, UnknownTable
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from spillway.apply.sync.published import Heap, PublishedTable
     from spillway.apply.verify.pairs import Connection, Key
     from spillway.consumer.slot import SlotClient
-    from spillway.consumer.snapshots import SourceSnapshot, SourceTable
+    from spillway.consumer.snapshots import SourceSnapshot
 
 _POLL_S: Final = 0.1
 #: Looks at keys that are written to meanwhile.
@@ -74,8 +77,9 @@ class VerifySettings:
     target_dsn: str = field(repr=False)
     #: whose progress and table states the target has
     subscription: str = ""
-    #: ``schema.table`` on the source; empty: all
+    #: ``schema.table`` on the source, of those that are selected; empty: all of them
     tables: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
     rename: Rename = field(default_factory=Rename)
     #: differences to name, per table
     limit: int = 20
@@ -184,20 +188,20 @@ class _Run:
         self._tell = tell
 
     def all(self, repair: bool, on_table: Callable[[TableOutcome], None]) -> Verification:
-        tables = self._source.tables(self._settings.tables)
+        tables = self._wanted()
         outcomes: dict[str, TableOutcome] = {}
         pairs: dict[str, TablePair] = {}
         inexact = []
         with ExitStack() as held:
-            snapshot = self._reached_snapshot(tables)
+            snapshot = self._reached_snapshot([h for t in tables.values() for h in t.heaps])
             held.callback(snapshot.close)
             target = held.enter_context(self._target())
             target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             applied, states = self._applied(target)
             print_alike(snapshot.connection)
-            for name, copied in snapshot.tables.items():
+            for name, table in tables.items():
                 outcome = outcomes[name] = TableOutcome(name)
-                relation = relation_of(copied.plan.descriptor)
+                relation = table.relation
                 if (state := states.get(name, "r")) not in "sr":
                     outcome.skipped = f"its first copy is not done (state {state})"
                     continue
@@ -208,7 +212,7 @@ class _Run:
                     outcome.skipped = matched.message
                     continue
                 pair = pairs[name] = TablePair(
-                    matched, _types(snapshot.connection, relation.relation_id)
+                    table, matched, _types(snapshot.connection, relation.relation_id)
                 )
                 found = pair.compare(snapshot.connection, target, self._settings.limit)
                 outcome.source_rows, outcome.target_rows = found.source_rows, found.target_rows
@@ -216,15 +220,36 @@ class _Run:
                 if found.differences and not 0 <= applied <= snapshot.lsn:
                     inexact.append(name)
             lsn = Lsn(snapshot.lsn)
-        by_name = {table.name: table for table in tables}
         for name, outcome in outcomes.items():
             if outcome.differences and pairs[name].key and (repair or name in inexact):
                 keys = list(dict.fromkeys(d.key for d in outcome.differences))
-                self._by_keys(by_name[name], pairs[name], outcome, keys, repair=repair)
+                self._by_keys(tables[name], pairs[name], outcome, keys, repair=repair)
             elif name in inexact:
-                self._again(by_name[name], pairs[name], outcome)
+                self._again(tables[name], pairs[name], outcome)
             on_table(outcome)
         return Verification(lsn, list(outcomes.values()))
+
+    def _wanted(self) -> dict[str, PublishedTable]:
+        """Return the tables that are compared, as they are published."""
+        publications = self._settings.selection.publications or ()
+        with closing(self._source.connected()) as connection:
+            there = list_tables(connection, publications, self._settings.selection.has)
+            described = describe(connection, publications, there)
+        found: dict[str, PublishedTable] = {}
+        for (schema, name), table in described.items():
+            if self._settings.tables and f"{schema}.{name}" not in self._settings.tables:
+                continue
+            if isinstance(table, SpillwayError):
+                raise table
+            found[f"{schema}.{name}"] = table
+        for name in self._settings.tables:
+            if name not in found:
+                raise UnknownTable(
+                    f"the subscription has no table {name}",
+                    hint=f"It has {', '.join(found) or 'none'}.",
+                    relation=name,
+                )
+        return found
 
     # ---- both sides
 
@@ -241,9 +266,14 @@ class _Run:
         finally:
             connection.close()
 
-    def _reached_snapshot(self, tables: Sequence[SourceTable]) -> SourceSnapshot:
+    def _snapshot(self, heaps: Sequence[Heap]) -> SourceSnapshot:
+        # What has no blocks has no shape that could change.
+        tables = [SourceTable(h.schema, h.table, h.size_bytes) for h in heaps if h.kind == "r"]
+        return self._source.snapshot(tables, self._tell, threading.Event())
+
+    def _reached_snapshot(self, heaps: Sequence[Heap]) -> SourceSnapshot:
         """Take a snapshot of the source, and wait until the target has all that it has."""
-        snapshot = self._source.snapshot(tables, self._tell, threading.Event())
+        snapshot = self._snapshot(heaps)
         try:
             self._wait(snapshot.lsn)
         except BaseException:
@@ -300,11 +330,11 @@ class _Run:
 
     # ---- a closer look
 
-    def _again(self, table: SourceTable, pair: TablePair, outcome: TableOutcome) -> None:
+    def _again(self, table: PublishedTable, pair: TablePair, outcome: TableOutcome) -> None:
         """Compare a table without a key as a whole, until both sides are as of one LSN."""
         for _ in range(_LOOKS):
             with ExitStack() as held:
-                snapshot = self._reached_snapshot([table])
+                snapshot = self._reached_snapshot(table.heaps)
                 held.callback(snapshot.close)
                 target = held.enter_context(self._target())
                 target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -320,7 +350,7 @@ class _Run:
 
     def _by_keys(
         self,
-        table: SourceTable,
+        table: PublishedTable,
         pair: TablePair,
         outcome: TableOutcome,
         keys: list[Key],
@@ -346,13 +376,13 @@ class _Run:
             outcome.repaired += len(mended - set(pending))
 
     def _look(
-        self, table: SourceTable, pair: TablePair, keys: list[Key], *, repair: bool
+        self, table: PublishedTable, pair: TablePair, keys: list[Key], *, repair: bool
     ) -> tuple[list[Difference], list[Key]]:
         """Look at *keys* once: how those differ that can be told, which *repair* mends; and those
         that were written to meanwhile.
         """
         with ExitStack() as held:
-            snapshot = self._source.snapshot([table], self._tell, threading.Event())
+            snapshot = self._snapshot(table.heaps)
             held.callback(snapshot.close)
             print_alike(snapshot.connection)
             rows = pair.source_rows(snapshot.connection, keys)

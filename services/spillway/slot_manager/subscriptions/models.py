@@ -265,6 +265,13 @@ class SubscriptionView(ResponseModel):
     pid: int | None = Field(description="Of its program, while it runs.")
     table_states: list[TableStateView]
     created_at: datetime
+    stats: dict[str, Any] = Field(
+        description="What its program has beside that. Of a PostgreSQL, by the names of "
+        "pg_stat_subscription and pg_stat_subscription_stats: received_lsn, latest_end_lsn, "
+        "last_msg_send_time, last_msg_receipt_time, apply_error_count, sync_error_count, confl_… "
+        "for each kind of conflict; and applied_lsn (written to the target) and flushed_lsn "
+        "(durable there). What has not happened yet is not there."
+    )
 
 
 class SubscriptionList(ResponseModel):
@@ -278,3 +285,30 @@ class LogView(ResponseModel):
 
     name: str
     lines: list[str] = Field(description="The oldest first.")
+
+
+class ConflictView(ResponseModel):
+    """A conflict that was met when a change was applied, and what became of it."""
+
+    id: str = Field(description="Of the conflict, also when its transaction is tried again.")
+    kind: str = Field(description="PostgreSQL's name: insert_exists, update_missing, …")
+    resolution: str = Field(description="error, apply_remote, keep_local, …: what was done.")
+    why: str = Field(description="Why that is another one than was wished; '' if it is not.")
+    schema_: str = Field(alias="schema", description="Of the target's table.")
+    table: str
+    local: list[dict[str, Any]] = Field(description="The rows that were met on the target.")
+    remote: dict[str, Any] | None = Field(description="The source's new row.")
+    identity: dict[str, Any] | None = Field(description="By what the row was looked for.")
+    origin: str = Field(description="Of the change, as the source says; '' if it was made there.")
+    committed_at: str = Field(description="On the source.")
+    lsn: str = Field(description="Of the commit on the source.")
+    xid: int = Field(description="Of the transaction on the source.")
+    number: int = Field(description="Of the change in its transaction, from 1.")
+    detail: str = Field(description="As PostgreSQL's log would have it.")
+
+
+class ConflictList(ResponseModel):
+    """The last conflicts of a subscription."""
+
+    name: str
+    conflicts: list[ConflictView] = Field(description="The newest first.")
