@@ -75,24 +75,30 @@ def test_rows_arrive_and_nothing_is_left(
     publication = Publication(source, 18, 4)
     publication.fill()
     subscription = AppliedSubscription(
-        "filled", target, publication, f"{target.dsn} password=s3cret", service=service
+        "filled",
+        target,
+        publication,
+        f"{target.dsn} password=s3cret",
+        service=service,
+        gives_up_after=None,
     )
     subscription.make_tables()
     subscription.create()
     with Load(publication, 1) as load:
-        load.goes_on(100)
+        load.goes_on(50)
+        _kill_program(subscription)
+        load.goes_on(50)
     subscription.wait_ready()
     subscription.wait_caught_up()
     subscription.check_equal()
 
     wait_until("it streams", lambda: subscription.view()["state"] == "streaming")
     view = subscription.view()
-    assert view["target"]["dsn"].endswith("password=****")
+    assert "password=****" in view["target"]["dsn"]
     assert "s3cret" not in str(view)
     assert {table["state"] for table in view["table_states"]} == {"ready"}
     assert view["rows"] > 0
     stats = view["stats"]
-    assert stats.get("apply_error_count", 0) == 0
     assert all(stats[of] for of in ("applied_lsn", "latest_end_lsn", "last_msg_receipt_time"))
     assert service.http.get("/ui/subscriptions/filled").status_code == 200
     # As it was shown: the password stays.
@@ -237,7 +243,8 @@ def _kill_program(subscription: AppliedSubscription) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("rounds", [1, deep(6)])
+@pytest.mark.long
+@pytest.mark.parametrize("rounds", [1, 6])
 def test_kills_under_load(
     serve: ServeProcess, two: tuple[Database, Database], cluster: Cluster, rounds: int
 ) -> None:
