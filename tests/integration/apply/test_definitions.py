@@ -60,7 +60,8 @@ _TABLES = (
 _SAID = {
     "columns": """SELECT table_schema, table_name, ordinal_position, column_name, column_default,
         is_nullable, data_type, udt_schema, udt_name, character_maximum_length,
-        numeric_precision, numeric_scale,         collation_name, is_identity, identity_generation, identity_start, identity_increment,
+        numeric_precision, numeric_scale, collation_name, is_identity, identity_generation,
+        identity_start, identity_increment,
         is_generated, generation_expression, domain_name
         FROM information_schema.columns""",
     "constraints": """SELECT n.nspname, conrelid::regclass::text, conname, contype::text,

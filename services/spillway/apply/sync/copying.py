@@ -16,7 +16,7 @@ import select
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 from psycopg import pq
@@ -92,9 +92,7 @@ def copy_range(
     if result.status != pq.ExecStatus.COPY_IN:
         _give_up(reading)
         raise psycopg.errors.error_from_result(result)
-    assert reading.pgconn_ptr is not None
-    assert writing.pgconn_ptr is not None
-    relay = CopyRelay(reading.pgconn_ptr, writing.pgconn_ptr, _functions())
+    relay = CopyRelay(_address(reading), _address(writing), _functions())
     # As psycopg has it, data that the target is not ready for would be gathered without a bound.
     writing.nonblocking = 0
     try:
@@ -155,6 +153,13 @@ def _relay(
 
 def _what(plan: CopyPlan) -> str:
     return f"copying {'.'.join(plan.published.key)}"
+
+
+def _address(connection: pq.abc.PGconn) -> int:
+    """Return where libpq has the connection: in each of psycopg's implementations."""
+    found = cast("Any", connection).pgconn_ptr
+    assert found is not None
+    return int(found)
 
 
 def _has_failed(target: pq.abc.PGconn) -> bool:

@@ -430,7 +430,7 @@ class _Making:
                 ),
             )
 
-    def _try(self, what: str, statement: sql.Composable) -> bool:
+    def _try(self, what: str, statement: sql.SQL | sql.Composed) -> bool:
         """Run a statement; what is refused is written down."""
         try:
             self._target.execute(statement)
@@ -467,4 +467,4 @@ def _exists(connection: Connection, name: Iterable[str]) -> bool:
 
 def _raw(text: str) -> sql.SQL:
     """Take what the source wrote as SQL."""
-    return sql.SQL(text)  # type: ignore[arg-type]
+    return sql.SQL(text)
