@@ -16,7 +16,15 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS, PostgresOption
-from spillway.errors import InvalidRequest, UnsupportedFeature
+from spillway.errors import (
+    InvalidRequest,
+    SpillwayError,
+    TargetColumnsMissing,
+    TargetRefused,
+    TargetTableMissing,
+    TargetTableUnusable,
+    UnsupportedFeature,
+)
 from spillway.receiver.conninfo import check_dsn, redact_dsn
 from spillway.settings import Settings
 from spillway.subscriber.targets import Program, RunPlan, TargetKind
@@ -31,6 +39,12 @@ if TYPE_CHECKING:
 OPTIONS_VARIABLE: Final = "SPILLWAY_APPLY_OPTIONS"
 SOURCE_VARIABLE: Final = "SPILLWAY_APPLY_SOURCE_DSN"
 _TEXT_MAX: Final = 4096
+_ABOUT_CHANGES: Final = (
+    TargetRefused,
+    TargetTableMissing,
+    TargetColumnsMissing,
+    TargetTableUnusable,
+)
 
 
 def _is_texts(value: Any) -> bool:
@@ -134,6 +148,12 @@ class PostgresTarget(TargetKind):
         if target.get("dsn") in (None, redact_dsn(str(before["dsn"]))):
             return {**target, "dsn": before["dsn"]}
         return target
+
+    def disables(self, target: Mapping[str, Any], error: SpillwayError) -> bool:
+        """Say yes where it was asked for and waiting mends nothing: what is about a change, or a
+        table.
+        """
+        return bool(target.get("disable_on_error")) and isinstance(error, _ABOUT_CHANGES)
 
     def program(self, plan: RunPlan) -> Program:
         """Return the program that applies."""

@@ -142,9 +142,9 @@ class Supervisor:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the last run failed, until one goes well; None while it is disabled."""
+        """Why the last run failed, until one goes well, or it is disabled by somebody."""
         row = self.row
-        if row.error_code is None or not row.enabled:
+        if row.error_code is None:
             return None
         return Failure(row.error_code, row.error or "", row.hint or "")
 
@@ -236,6 +236,10 @@ class Supervisor:
             "hint": reason.hint,
             "restarts": self.row.restarts + 1,
         }
+        with contextlib.suppress(SpillwayError):
+            kind = target_kind(self.row.target.get("kind"))
+            if kind.disables(self.row.target, reason):
+                changes["enabled"] = False
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self.log.note, f"failed: {reason} [{reason.code}]")
         try:

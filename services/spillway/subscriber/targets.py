@@ -142,6 +142,14 @@ class TargetKind(ABC):
     def program(self, plan: RunPlan) -> Program:
         """Say what to start."""
 
+    def disables(
+        self,
+        target: Mapping[str, Any],  # noqa: ARG002 - a kind's that has such
+        error: SpillwayError,  # noqa: ARG002
+    ) -> bool:
+        """Say whether a subscription that failed so is to be disabled, not tried again."""
+        return False
+
     def check_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
         """Say what looks, before anything is made, whether the target can be filled; it fails if
         not. None: nothing does.

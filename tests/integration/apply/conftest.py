@@ -1,4 +1,4 @@
-"""Servers that several of these files share."""
+"""What these modules share: servers, a service, and subscriptions on both sides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def timed_cluster() -> Iterator[Callable[[int], Cluster]]:
 
 @pytest.fixture(scope="session")
 def apply_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """One service for the checklist and the random workloads."""
+    """One service for all of them."""
     process = ServeProcess(tmp_path_factory.mktemp("checklist") / "data")
     yield process
     process.stop()
@@ -46,7 +46,9 @@ def apply_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServePro
     params=majors_by_tier([14, 15, 16, 17, 18]),
     ids=[f"pg{major}" for major in range(14, 19)],
 )
-def checklist_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def checklist_cluster(
+    request: pytest.FixtureRequest,
+) -> Iterator[Cluster]:
     """A server for source and targets."""
     with Cluster(request.param, **SETTINGS) as cluster:
         yield cluster

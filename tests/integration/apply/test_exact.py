@@ -223,89 +223,106 @@ def test_conflicts_are_worded_as_postgresqls(source: Source, ours: Ours) -> None
         drop_target(stock.database)
 
 
-@pytest.mark.parametrize(
-    ("local", "remote", "kind"),
-    [
-        (
-            "INSERT INTO c VALUES (1, 1, 'local')",
-            "INSERT INTO c VALUES (1, 5, 'r')",
-            "insert_exists",
-        ),
-        (
-            "INSERT INTO c VALUES (1, 1, 'local'), (2, 2, 'local')",
-            "INSERT INTO c VALUES (1, 2, 'r')",
-            "multiple_unique_conflicts",
-        ),
-        (
-            "INSERT INTO c VALUES (2, 2, 'local')",
-            "INSERT INTO c VALUES (1, 1, 'r'); UPDATE c SET u = 2",
-            "update_exists",
-        ),
-        (
-            "INSERT INTO e VALUES (2, 'ABC', true)",
-            "INSERT INTO e VALUES (3, 'abc', false); INSERT INTO e VALUES (4, 'aBc', true)",
-            "insert_exists",
-        ),
-    ],
-    ids=["insert_exists", "multiple_unique_conflicts", "update_exists", "partial_expression"],
+STOPPING = (
+    (
+        "INSERT INTO c VALUES (1, 1, 'local')",
+        "INSERT INTO c VALUES (1, 5, 'r')",
+        "insert_exists",
+    ),
+    (
+        "INSERT INTO c VALUES (1, 1, 'local'), (2, 2, 'local')",
+        "INSERT INTO c VALUES (1, 2, 'r')",
+        "multiple_unique_conflicts",
+    ),
+    (
+        "INSERT INTO c VALUES (2, 2, 'local')",
+        "INSERT INTO c VALUES (1, 1, 'r'); UPDATE c SET u = 2",
+        "update_exists",
+    ),
+    (
+        "INSERT INTO e VALUES (2, 'ABC', true)",
+        "INSERT INTO e VALUES (3, 'abc', false); INSERT INTO e VALUES (4, 'aBc', true)",
+        "insert_exists",
+    ),
 )
-def test_conflicts_that_stop(
-    source: Source, ours: Ours, local: str, remote: str, kind: str
-) -> None:
-    """An error that says what PostgreSQL says; nothing of its transaction is written; and each of
-    its remedies ends it.
+
+
+@pytest.fixture
+def newest(timed_cluster: ClusterOf) -> Iterator[Source]:
+    """A source on the server that tells conflicts."""
+    made = Source.make(timed_cluster(MAJOR_OF_CONFLICTS))
+    yield made
+    made.database.cluster.drop_database(made.database.name)
+
+
+def test_conflicts_that_stop_are_worded_as_postgresqls(newest: Source) -> None:
+    """An error that says what PostgreSQL says; nothing of its transaction is written; and skipping
+    to the LSN that it names ends it, here and there.
     """
-    on("; ".join(CONFLICTING), source.database, ours.database)
-    ours.database.execute(local)
-    before = ours.rows("c") + ours.rows("e")
-    stock = Stock.make(source)
+    ours, stock = Ours.make(newest), Stock.make(newest)
+    targets = (ours.database, stock.database)
     try:
-        on("; ".join((*CONFLICTING, local)), stock.database)
-        if source.database.cluster.major >= MAJOR_OF_CONFLICTS:
-            stock.subscribe(disable_on_error="true")
-        since = stock.log_size()
-        source.database.execute(f"BEGIN; INSERT INTO f VALUES (1, 'first'); {remote}; COMMIT")
-        with pytest.raises(ApplyConflict) as error:
-            ours.take(peek=True)
-        assert ours.rows("c") + ours.rows("e") == before
-        assert ours.rows("f") == []
-        assert error.value.details["kind"] == kind
-        assert ours.heard.resolved == [(kind, "error")]
-        if source.database.cluster.major >= MAJOR_OF_CONFLICTS:
+        on("; ".join(CONFLICTING), newest.database, *targets)
+        ours.database.execute("CREATE TABLE mark (n int PRIMARY KEY)")
+        stock.subscribe(disable_on_error="true")
+        for local, remote, kind in STOPPING:
+            on(local, *targets)
+            before = ours.rows("c") + ours.rows("e")
+            since = stock.log_size()
+            newest.database.execute(f"BEGIN; INSERT INTO f VALUES (1, 'first'); {remote}; COMMIT")
+            ours.heard.conflicts.clear()
+            with pytest.raises(ApplyConflict) as error:
+                ours.take(peek=True)
+            assert ours.rows("c") + ours.rows("e") == before
+            assert ours.rows("f") == []
+            assert error.value.details["kind"] == kind
+            assert ours.heard.resolved == [(kind, "error")]
             stock.wait_disabled()
             assert ours.heard.texts() == stock.conflicts(since)
+            lsn = str(error.value.details["lsn"])
+            assert f'"skip_lsn": "{lsn}"' in error.value.hint
+            ours.options = ExactOptions(skip_lsn=Lsn.parse(lsn))
+            assert ours.take().skipped == Lsn.parse(lsn)
+            stock.skip(lsn)
+            stock.catch_up()
+            assert differing(*targets, "c", "e", "f") == []
+            on("DELETE FROM c; DELETE FROM e", newest.database, *targets)
+            on("DELETE FROM f", newest.database)
+            ours.take()
+            stock.catch_up()
     finally:
         stock.drop()
-        drop_target(stock.database)
-    # The remedies that the error names: a resolution, ...
-    table, lsn = error.value.details["table"], error.value.details["lsn"]
-    assert f'"skip_lsn": "{lsn}"' in error.value.hint
-    assert f'{{"{table}": {{"{kind}": "…"}}}}' in error.value.hint
-    assert '"dead_letter": true' in error.value.hint
-    written = source.database.query("SELECT * FROM f")
-    remedies: list[ExactOptions] = [
-        ExactOptions(dead_letter=True),
-        ExactOptions(rules=ConflictRules.parse({"tables": {str(table): {kind: "keep_local"}}})),
-        ExactOptions(skip_lsn=Lsn.parse(str(lsn))),
+        for database in targets:
+            drop_target(database)
+
+
+def test_what_an_error_of_a_conflict_suggests(newest: Source) -> None:
+    """Each remedy ends it: a resolution, dead letters, and a row on the target that agrees."""
+    ours = Ours.make(newest)
+    on("; ".join(CONFLICTING), newest.database, ours.database)
+    on("INSERT INTO c VALUES (1, 1, 'local'), (2, 2, 'local'), (3, 3, 'local')", ours.database)
+    remedies: list[tuple[str, ExactOptions]] = [
+        (
+            '"conflicts": {"tables": {"public.c": {"insert_exists": "…"}}}',
+            ExactOptions(
+                rules=ConflictRules.parse({"tables": {"public.c": {"insert_exists": "keep_local"}}})
+            ),
+        ),
+        ('"dead_letter": true', ExactOptions(dead_letter=True)),
+        ("Make the target's row agree", ExactOptions()),
     ]
-    for options in remedies:
-        other = Ours.make(source, options=options)
-        other.slot = ours.slot
-        try:
-            other.database.execute("; ".join((*CONFLICTING, local)))
-            writer = other.take(peek=True)
-            if options.skip_lsn:
-                assert writer.skipped == options.skip_lsn
-                assert other.rows("f") == []
-            else:
-                assert other.rows("f") == written
-                assert writer.dead_letters == int(options.dead_letter)
-            # What came to the position does not come again.
-            with TargetSession(other.plan) as session:
-                assert session.position > Lsn.parse(str(lsn))
-        finally:
-            drop_target(other.database)
-    # ... and to have the target's rows agree.
-    ours.database.execute("DELETE FROM c; DELETE FROM e")
-    ours.take()
-    assert differing(source.database, ours.database, "c", "e", "f") == []
+    for key, (remedy, options) in enumerate(remedies, 1):
+        on(f"INSERT INTO c VALUES ({key}, 1{key}, 'remote'), (4{key}, 4{key}, 'x')", newest.database)
+        ours.options = ExactOptions()
+        with pytest.raises(ApplyConflict) as error:
+            ours.take(peek=True)
+        assert remedy in error.value.hint
+        ours.options = options
+        if not options.dead_letter and not options.rules.by_table:
+            on(f"DELETE FROM c WHERE id = {key}", ours.database)
+        assert ours.take().dead_letters == int(options.dead_letter)
+        assert (40 + key,) in ours.database.query("SELECT id FROM c")
+    assert ours.database.query("SELECT table_name, sqlstate, new_row FROM spillway.dead_letter") == [
+        ("c", "23505", {"id": "2", "u": "12", "v": "remote"})
+    ]
+    drop_target(ours.database)

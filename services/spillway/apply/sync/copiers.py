@@ -23,6 +23,7 @@ from psycopg import sql
 from spillway.apply.sync.copying import CopyStopped, copy_range
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import SourceError, SpillwayError
+from spillway.failpoints import failpoint
 from spillway.receiver.conninfo import redact
 
 if TYPE_CHECKING:
@@ -222,6 +223,7 @@ class Copiers:
                 source.execute("ROLLBACK TO SAVEPOINT one")
                 self._states.store_range(target, copy.key, place, copied.rows, copied.bytes)
                 counted.append((place, copied.rows, copied.bytes))
+            failpoint("table_sync.before_range")
             target.execute("COMMIT")
         except psycopg.Error as error:
             if not target.closed:
@@ -235,6 +237,7 @@ class Copiers:
         finally:
             with attempt.lock:
                 copy.in_flight -= in_flight
+        failpoint("table_sync.after_range")
         for place, rows, size in counted:
             self._states.range_changed(copy.key, place, rows, size)
 

@@ -41,7 +41,8 @@ SELECT n.nspname::text, c.relname::text, {_COLUMNS}
 #: a: owned by a column, i: of an identity; n: a default refers to it.
 _OF_TABLES: Final = f"""
 WITH tables AS (
-    SELECT c.oid FROM unnest(%s::text[], %s::text[]) t(schema_name, table_name)
+    SELECT c.oid FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[]))
+           t(schema_name, table_name)
       JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema_name
       JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.table_name
 ), used AS (
@@ -93,34 +94,44 @@ class _Sequence:
         )
 
 
-def synchronize(
-    source: Connection,
-    target: Connection,
-    tables: Collection[TableName] | None,
-    rename: Rename,
-    *,
-    may_go_back: bool = False,
-) -> SequenceSync:
-    """Set the target's sequences to where the source's are now.
+#: Each with its last_value and is_called; None where they may not be read.
+SourceSequences = list[tuple[_Sequence, tuple[int, bool] | None]]
+
+
+def read(connection: Connection, tables: Collection[TableName] | None) -> SourceSequences:
+    """Read the source's sequences as they are now.
 
     Args:
-        source: in autocommit.
+        connection: to the source, in autocommit.
+        tables: those of the subscription; None: all sequences.
+
+    Raises:
+        psycopg.Error: the source did not answer.
+    """
+    found = _listed(connection, tables)
+    return list(zip(found, _values(connection, found), strict=True))
+
+
+def write(
+    target: Connection, found: SourceSequences, rename: Rename, *, may_go_back: bool = False
+) -> SequenceSync:
+    """Set the target's sequences.
+
+    Args:
         target: in autocommit.
-        tables: those of the subscription, by their names on the source; None: all sequences.
+        found: what :func:`read` returned.
         rename: the name on the target of a (schema, table) of the source; a sequence is looked for
-            in the schema where its own name leads.
+            where its own name leads.
         may_go_back: also set those that are further on the target.
 
     Raises:
-        psycopg.Error: a side did not answer. One sequence's trouble is in the result.
+        psycopg.Error: the target did not answer. One sequence's trouble is in the result.
     """
-    found = _listed(source, tables)
     there = {(one.schema, one.name): one for one in _listed(target, None)}
-    values = _values(source, found)
     changed: list[str] = []
     failed: dict[str, str] = {}
     wanted: list[tuple[_Sequence, tuple[int, bool]]] = []
-    for sequence, value in zip(found, values, strict=True):
+    for sequence, value in found:
         schema, name = rename(sequence.schema, sequence.name)
         ours = there.get((schema, name))
         if ours is None:

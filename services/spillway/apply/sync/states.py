@@ -173,7 +173,8 @@ class TableStates:
                 total,
                 error or "",
             )
-        self._replace(found)
+        with self._lock:
+            self._replace_locked(found)
 
     # --- for the worker and the writers -------------------------------------------------------
 
@@ -223,7 +224,9 @@ class TableStates:
             self._held = lsn
 
     def add(self, connection: Connection, tables: Iterable[TableName]) -> list[TableState]:
-        """Add tables that are not known yet, as init; return them."""
+        """Add tables that are not known yet, as init; return them: for :meth:`changed`, after the
+        commit.
+        """
         new = [TableState(*key) for key in tables if key not in self._tables]
         for table in new:
             connection.execute(
@@ -231,15 +234,20 @@ class TableStates:
                 " VALUES (%s, %s, %s, 'i')",
                 [self._subscription, table.schema, table.table],
             )
-        self.changed(*new)
         return new
 
     def forget(self, connection: Connection, tables: Iterable[TableName]) -> None:
-        """Remove tables that are not the subscription's any more; their rows stay."""
-        gone = set(tables)
-        for key in gone:
+        """Remove tables that are not the subscription's any more; their rows stay. For
+        :meth:`forgotten`, after the commit.
+        """
+        for key in tables:
             connection.execute(f"DELETE FROM spillway.tables {_WHICH}", [self._subscription, *key])
-        self._replace({key: table for key, table in self._tables.items() if key not in gone})
+
+    def forgotten(self, tables: Iterable[TableName]) -> None:
+        """Make known that tables were removed."""
+        gone = set(tables)
+        with self._lock:
+            self._replace_locked({k: v for k, v in self._tables.items() if k not in gone})
 
     def store(self, connection: Connection, table: TableState) -> None:
         """Write a table's row, but for its ranges' progress (:meth:`store_range`)."""
@@ -317,10 +325,6 @@ class TableStates:
                 [self._subscription, *table.key],
             )
         return passed
-
-    def _replace(self, tables: Mapping[TableName, TableState]) -> None:
-        with self._lock:
-            self._replace_locked(tables)
 
     def _replace_locked(self, tables: Mapping[TableName, TableState]) -> None:
         self._tables = tables

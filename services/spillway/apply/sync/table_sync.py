@@ -34,18 +34,19 @@ import psycopg
 from psycopg import sql
 
 from spillway.apply.sync import indexes, sequences
-from spillway.apply.sync.copiers import Copiers, TableCopy, connect_source
+from spillway.apply.sync.copiers import Copiers, TableAltered, TableCopy, connect_source
+from spillway.apply.sync.definitions import create_missing
 from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
-from spillway.apply.sync.sequences import SequenceSync
 from spillway.apply.sync.states import SyncState, TableName, TableState, TableStates
 from spillway.apply.tables.matching import match_all, same_name
 from spillway.apply.target.failures import from_postgres
 from spillway.consumer.snapshots import Source, SourceSnapshot
 from spillway.errors import SourceError, SpillwayError
+from spillway.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from spillway.apply.sync.plan import CopyPlan
@@ -100,6 +101,8 @@ class SyncSettings:
     range_bytes: int = 128 << 20
     #: indexes that are no constraints are dropped for the copy and made again
     defer_indexes: bool = False
+    #: tables that the target lacks are made from the source's definitions
+    create_tables: bool = False
     #: sequences are set again after so many seconds; None: at the first copy and a refresh only
     sequences_every_s: float | None = None
     rename: Rename = same_name
@@ -172,7 +175,9 @@ class TableSync:
         self._copies: Sequence[TableCopy] = ()
         self._sequences_at = 0.0
         #: how sequences stood when they were last set; None: never yet
-        self.sequences: SequenceSync | None = None
+        self.sequences: sequences.SequenceSync | None = None
+        #: what could not be made on the target, and why
+        self.not_made: Mapping[str, str] = {}
         self._thread: threading.Thread | None = None
         self._boundary: Connection | None = None
         try:
@@ -197,6 +202,8 @@ class TableSync:
         """
         self._position = position
         self.list_tables()
+        # Of a process that was killed after a copy.
+        self.at_boundary(position)
         while self._due() and not self._stopping.is_set():
             self._attempt()
             # Nothing streams: a table is handed over as soon as it is copied.
@@ -204,6 +211,18 @@ class TableSync:
         self._let_go()
         if not self._stopping.is_set():
             self.synchronize_sequences()
+
+    def begin_without_copy(self, position: int) -> None:
+        """Take the tables as they are on the target: ``copy_data = false``.
+
+        Args:
+            position: where the stream will begin.
+
+        Raises:
+            SpillwayError: as :meth:`first_copy`.
+        """
+        self._position = position
+        self.list_tables(is_copied=False)
 
     def start(self) -> None:
         """Begin to copy beside the stream what is missing, now and later."""
@@ -272,8 +291,11 @@ class TableSync:
 
     # --- what is there ------------------------------------------------------------------------
 
-    def list_tables(self) -> None:
+    def list_tables(self, *, is_copied: bool = True) -> None:
         """Bring the states in line with what is published.
+
+        Args:
+            is_copied: new tables are copied; else they are ready as they are.
 
         Raises:
             SpillwayError: a publication is missing, or a side can't be reached.
@@ -282,16 +304,42 @@ class TableSync:
             found = list_tables(source, self._settings.publications, self._settings.selected)
         known = self.states.all()
         gone = known.keys() - found.keys()
-        if not gone and not found.keys() - known.keys():
-            return
-        with self._target_session() as target, target.transaction():
-            for key in gone:
-                indexes.make(target, known[key].dropped_indexes)
-            self.states.forget(target, gone)
-            new = self.states.add(target, found)
-        self.states.changed(*new)
+        if gone or found.keys() - known.keys():
+            with self._target_session() as target, target.transaction():
+                for key in gone:
+                    indexes.make(target, known[key].dropped_indexes)
+                self.states.forget(target, gone)
+                new = self.states.add(target, found)
+                if not is_copied:
+                    new = [replace(table, state=SyncState.READY) for table in new]
+                    for table in new:
+                        self.states.store(target, table)
+            self.states.forgotten(gone)
+            self.states.changed(*new)
+        if self._settings.create_tables:
+            self._create_tables(
+                [k for k, table in self.states.all().items() if table.state == SyncState.INIT]
+            )
 
-    def synchronize_sequences(self, *, may_go_back: bool = False) -> SequenceSync:
+    def _create_tables(self, tables: Collection[TableName]) -> None:
+        """Make what the target lacks; what can't be made is told, and the table's copy says that
+        it is missing.
+        """
+        source = connect_source(self._source_of().conninfo)
+        try:
+            source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+            with self._target_session() as target:
+                target.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+                made = create_missing(source, target, tables, self._settings.rename)
+        finally:
+            source.close()
+        for name in made.tables:
+            self._tell(f"{name} is made on the target")
+        for what, reason in made.failed.items():
+            self._tell(f"{what} can't be made on the target: {reason}")
+        self.not_made = made.failed
+
+    def synchronize_sequences(self, *, may_go_back: bool = False) -> sequences.SequenceSync:
         """Set the target's sequences to where the source's are now.
 
         Args:
@@ -301,10 +349,10 @@ class TableSync:
             SpillwayError: a side can't be reached.
         """
         of = tuple(self.states.all()) if self._settings.publications else None
-        with self._source_session() as source, self._target_session() as target:
-            found = sequences.synchronize(
-                source, target, of, self._settings.rename, may_go_back=may_go_back
-            )
+        with self._source_session() as source:
+            theirs = sequences.read(source, of)
+        with self._target_session() as target:
+            found = sequences.write(target, theirs, self._settings.rename, may_go_back=may_go_back)
         self.sequences = found
         for name, reason in found.failed.items():
             self._tell(f"sequence {name} is not synchronized: {reason}")
@@ -512,6 +560,7 @@ class TableSync:
 
     def _finish(self, copy: TableCopy) -> None:
         """All ranges of a table are durable: what is left of its copy."""
+        failpoint("table_sync.before_finish")
         table = self.states.all()[copy.key]
         with self._target_session() as target, target.transaction():
             indexes.make(target, table.dropped_indexes)
@@ -525,13 +574,17 @@ class TableSync:
             )
             self.states.store(target, table)
         self.states.changed(table)
+        failpoint("table_sync.after_finish")
         self._retries.pop(copy.key, None)
         self._tell(f"{table.name} is copied: {table.rows} rows, {table.bytes} bytes")
 
     def _failed(self, target: Connection, key: TableName, error: SpillwayError) -> None:
         """A table can't be copied now: nothing of it stays, and it is tried again later."""
-        pause = self._retries[key].pause * 2 if key in self._retries else _RETRY_S
-        pause = min(pause, _RETRY_MAX_S)
+        if key in self._retries:
+            pause = min(max(_RETRY_S, self._retries[key].pause * 2), _RETRY_MAX_S)
+        else:
+            # By a new snapshot it is as it is now.
+            pause = 0.0 if isinstance(error, TableAltered) else _RETRY_S
         self._retries[key] = _Retry(time.monotonic() + pause, pause)
         text = error.message if not error.hint else f"{error.message} Hint: {error.hint}"
         self._tell(f"{'.'.join(key)}: {text}")
@@ -608,6 +661,7 @@ class TableSync:
         def before_commit(connection: Connection) -> None:
             for table in caught:
                 self.states.store(connection, table)
+            failpoint("table_sync.before_handover")
 
         self._catch_up(frozenset(tables), lsn, position, before_commit)
         self.states.changed(*caught)
