@@ -211,6 +211,8 @@ class _Run:
                 publications=settings.selection.publications or (),
                 connections=options.copy_connections,
                 defer_indexes=options.defer_indexes,
+                create_tables=options.create_tables,
+                sequences_every_s=options.sync_sequences or None,
                 rename=options.rename.target_of,
                 selected=settings.selection.has,
             ),

@@ -1,9 +1,9 @@
-"""Tables made on the target from the source's catalog: what both catalogs say of them is the same."""
+"""Tables made on the target from the source's catalog: both catalogs say the same of them."""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -40,14 +40,16 @@ CREATE TABLE "Odd one"."Order %%s" (
     at timestamptz NOT NULL, "a%%b" text DEFAULT '%%', PRIMARY KEY ("Id", at, customer)
 ) PARTITION BY RANGE (at);
 CREATE INDEX ON "Odd one"."Order %%s" (customer);
-CREATE TABLE orders_old PARTITION OF "Odd one"."Order %%s" FOR VALUES FROM (MINVALUE) TO ('2026-01-01');
-CREATE TABLE orders_new PARTITION OF "Odd one"."Order %%s" FOR VALUES FROM ('2026-01-01') TO (MAXVALUE)
+CREATE TABLE orders_old PARTITION OF "Odd one"."Order %%s"
+    FOR VALUES FROM (MINVALUE) TO ('2026-01-01');
+CREATE TABLE orders_new PARTITION OF "Odd one"."Order %%s"
+    FOR VALUES FROM ('2026-01-01') TO (MAXVALUE)
     PARTITION BY LIST (customer);
 CREATE TABLE orders_one PARTITION OF orders_new FOR VALUES IN (1);
 CREATE TABLE orders_rest PARTITION OF orders_new DEFAULT;
 CREATE TABLE log (line text);
 ALTER TABLE log REPLICA IDENTITY FULL;
-""".replace("%%", "%")  # noqa: E501
+""".replace("%%", "%")
 
 _TABLES = (
     ("public", "customers"),
@@ -56,26 +58,28 @@ _TABLES = (
 )
 #: What either catalog says, by itself.
 _SAID = {
-    "columns": """SELECT table_schema, table_name, ordinal_position, column_name, column_default, is_nullable,
-        data_type, udt_schema, udt_name, character_maximum_length, numeric_precision, numeric_scale,
-        collation_name, is_identity, identity_generation, identity_start, identity_increment,
+    "columns": """SELECT table_schema, table_name, ordinal_position, column_name, column_default,
+        is_nullable, data_type, udt_schema, udt_name, character_maximum_length,
+        numeric_precision, numeric_scale, collation_name, is_identity, identity_generation,
+        identity_start, identity_increment,
         is_generated, generation_expression, domain_name
         FROM information_schema.columns""",
     "constraints": """SELECT n.nspname, conrelid::regclass::text, conname, contype::text,
         pg_get_constraintdef(k.oid) FROM pg_constraint k JOIN pg_namespace n ON n.oid = connamespace
         WHERE nspname !~ '^(pg_|information_schema)'""",
     "indexes": "SELECT schemaname, tablename, indexname, indexdef FROM pg_indexes",
-    "partitions": """SELECT oid::regclass::text, relkind::text, relreplident::text, reloptions::text,
-        pg_get_partkeydef(oid), pg_get_expr(relpartbound, oid)
+    "partitions": """SELECT oid::regclass::text, relkind::text, relreplident::text,
+        reloptions::text, pg_get_partkeydef(oid), pg_get_expr(relpartbound, oid)
         FROM pg_class WHERE relkind IN ('r', 'p') AND oid > 16384""",
     "identities": "SELECT indexrelid::regclass::text FROM pg_index WHERE indisreplident",
-    "sequences": """SELECT schemaname, sequencename, data_type::text, start_value, min_value, max_value,
-        increment_by, cycle, cache_size, pg_get_serial_sequence('customers', 'id') FROM pg_sequences""",
+    "sequences": """SELECT schemaname, sequencename, data_type::text, start_value, min_value,
+        max_value, increment_by, cycle, cache_size,
+        pg_get_serial_sequence('customers', 'id') FROM pg_sequences""",
     "types": """SELECT n.nspname, typname, typtype::text, typnotnull, typdefault,
         format_type(typbasetype, typtypmod),
         ARRAY (SELECT enumlabel::text FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder)
         FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace WHERE t.oid > 16384""",
-}  # noqa: E501
+}
 
 
 def _said(database: Database, what: str) -> list[str]:
@@ -163,7 +167,8 @@ def test_what_cannot_be_made_is_told_all_at_once(
 ) -> None:
     source, target = databases(18), databases(14)
     source.execute(
-        "CREATE EXTENSION citext; CREATE FUNCTION next_one() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+        "CREATE EXTENSION citext;"
+        "CREATE FUNCTION next_one() RETURNS int LANGUAGE sql AS 'SELECT 1';"
         "CREATE TABLE by_extension (id int PRIMARY KEY, a citext);"
         "CREATE TABLE by_function (id int PRIMARY KEY DEFAULT next_one());"
         "CREATE TABLE newer (id int PRIMARY KEY, a int, UNIQUE NULLS NOT DISTINCT (a),"

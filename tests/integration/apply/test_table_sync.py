@@ -1,4 +1,4 @@
-"""Tables are copied as of an exact snapshot, and handed to the stream without a row lost or twice."""
+"""Tables are copied as of an exact snapshot, and handed over without a row lost or twice."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from harness.serve_process import ServeProcess
 from harness.table_sync import Copied, Ends, Told, lsn_now
 from harness.tiers import deep
 from spillway.apply.sync.states import SyncState
+from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -205,9 +206,9 @@ def test_the_slot_is_held_for_a_table_that_has_to_catch_up(room: Room) -> None:
 @pytest.mark.parametrize(
     "failpoint",
     [
-        "table_sync.before_range=kill@4",
+        deep("table_sync.before_range=kill@4"),
         "table_sync.after_range=kill@4",
-        "table_sync.before_finish=kill",
+        deep("table_sync.before_finish=kill"),
         "table_sync.after_finish=kill",
     ],
 )
@@ -238,6 +239,125 @@ def test_killed_in_the_midst_it_copies_only_what_is_not_durable(room: Room, fail
     room.service.wait_for(ends.slot, str(Lsn(upto)))
     ends.apply_the_rest(sync, told, upto)
     assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+def test_after_a_failure_of_a_connection_it_goes_on_with_the_same_snapshot(room: Room) -> None:
+    ends, source, target = _filled(room)
+    told = Told()
+    sync = ends.sync(told, range_bytes=_SMALL_RANGE, connections=1)
+    with armed("table_sync.before_range=error:EIO@4"):
+        sync.first_copy(ends.position())
+    assert any("it is tried again" in one for one in told.sentences)
+    (table,) = sync.states.all().values()
+    # Nothing was taken away in between: a row for each range, and one for the one that failed.
+    assert (table.state, table.rows) == ("s", 3000)
+    assert target.value("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 't0'") == 0
+    assert target.value("SELECT count(DISTINCT xmin::text) FROM t0") == -(-3000 * 144 // 65536)
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+def test_killed_while_it_hands_over_it_catches_up_again(room: Room) -> None:
+    ends, source, target = _filled(room)
+    told = Told()
+    sync = ends.sync(told)
+    # Copied while the worker was further: it has to catch up.
+    source.execute("UPDATE t0 SET a = a + 100 WHERE id <= 10")
+    sync.first_copy(ends.position())
+    (copied,) = sync.states.all().values()
+    with target.connect() as connection:
+        connection.execute("UPDATE spillway.tables SET state = 'f'")
+    sync.stop()
+    source.execute("UPDATE t0 SET a = a + 1000 WHERE id <= 10; INSERT INTO t0 VALUES (0, 0, '')")
+    position = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(position)))
+    again = ends.sync(told)
+    again.at_boundary(position)
+    again.start()
+
+    def waits() -> bool:
+        return again.has_waiting
+
+    wait_until("it waits for a boundary", waits)
+    with armed("table_sync.before_handover=error:EIO"), pytest.raises(OSError, match="handover"):
+        again.at_boundary(position)
+    assert target.value("SELECT state::text FROM spillway.tables") == "f"
+    again.stop()
+    last = ends.sync(told)
+    assert last.states.hold_lsn() == copied.lsn
+    last.at_boundary(position)
+    last.start()
+
+    def is_done() -> bool:
+        last.at_boundary(position)
+        return last.states.are_all_ready
+
+    wait_until("it is ready", is_done, lambda: str(told.sentences))
+    assert _rows(target) == _rows(source)
+    last.stop()
+
+
+def test_what_a_table_cannot_catch_up_with_is_told_of_it(room: Room) -> None:
+    ends, source, target = _filled(room, tables=2)
+    told = Told()
+    sync = ends.sync(told)
+    sync.first_copy(ends.position())
+    sync.stop()
+    with target.connect() as connection:
+        connection.execute("UPDATE spillway.tables SET state = 'f' WHERE table_name = 't0'")
+    source.execute("INSERT INTO t0 VALUES (5000, 0, '')")
+    target.execute("INSERT INTO t0 VALUES (5000, 1, 'in the way')")
+    position = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(position)))
+    again = ends.sync(told)
+    again.start()
+
+    def is_told() -> bool:
+        again.at_boundary(position)
+        return bool(again.states.all()["public", "t0"].error)
+
+    wait_until("it is told", is_told)
+    assert _states(again) == {"t0": "f", "t1": "r"}
+    assert "5000" in again.states.all()["public", "t0"].error
+    again.stop()
+
+
+def test_sequences_go_forward_only(room: Room) -> None:
+    source, target = room.pair()
+    for database in (source, target):
+        database.execute(
+            "CREATE TABLE t0 (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY);"
+            "CREATE SEQUENCE down INCREMENT BY -1; CREATE SEQUENCE free;"
+            "CREATE TABLE t1 (id int PRIMARY KEY DEFAULT nextval('down'))"
+        )
+    source.execute("CREATE SEQUENCE other CYCLE MAXVALUE 9; CREATE SEQUENCE missing")
+    source.execute("ALTER TABLE t1 ADD a int DEFAULT nextval('other')")
+    source.execute("ALTER TABLE t1 ADD b int DEFAULT nextval('missing')")
+    target.execute("CREATE SEQUENCE other; ALTER TABLE t1 ADD a int, ADD b int")
+    source.execute("INSERT INTO t0 SELECT FROM generate_series(1, 50)")
+    source.execute("SELECT nextval('down') FROM generate_series(1, 20); SELECT nextval('free')")
+    source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    ends = room.ends(source, target, "p")
+    sync = ends.sync(Told())
+    sync.first_copy(ends.position())
+    found = sync.sequences
+    assert found is not None
+    assert found.changed == ("public.down", "public.t0_id_seq", "public.t0_n_seq")
+    assert set(found.failed) == {"public.other", "public.missing"}
+    assert "maximum is 9" in found.failed["public.other"]
+    assert "does not exist" in found.failed["public.missing"]
+    # As the source's next value, each.
+    both = "SELECT nextval('t0_id_seq'), nextval('down'), nextval('t0_n_seq')"
+    assert target.query(both) == source.query(both) == [(51, -21, 51)]
+    # One that is not the tables' is left alone.
+    assert target.value("SELECT nextval('free')") == 1
+    target.execute("SELECT setval('t0_id_seq', 900); SELECT setval('down', -900)")
+    source.execute("SELECT setval('t0_n_seq', 70, false)")
+    assert sync.synchronize_sequences().changed == ("public.t0_n_seq",)
+    assert target.query(both) == [(901, -901, 70)]
+    assert sync.synchronize_sequences(may_go_back=True).changed[0] == "public.down"
+    assert target.query(both) == source.query(both)
     sync.stop()
 
 

@@ -1,4 +1,4 @@
-"""What tables lack since their snapshot, read from the slot beside its consumer and written exactly.
+"""What tables lack since their snapshot, read from the slot beside its consumer, written exactly.
 
 One transaction of the target has all of it and the tables' new state, so that it is there as a
 whole or not at all, and needs no position of its own. Changes are written one by one: what is

@@ -389,17 +389,16 @@ class _Making:
             relation = self._by_oid[oid]
             if ".".join(relation.key) not in self._made.tables:
                 continue
+            written = str(definition)
             if foreign:
                 there = sql.Identifier(*self._rename(schema, table)).as_string(self._target)
-                definition = definition.replace(
-                    f"REFERENCES {as_written}(", f"REFERENCES {there}(", 1
-                )
+                written = written.replace(f"REFERENCES {as_written}(", f"REFERENCES {there}(", 1)
             self._try(
                 f"constraint {name} of {'.'.join(relation.key)}",
                 sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(
                     sql.Identifier(*self._rename(*relation.key)),
                     sql.Identifier(name),
-                    _raw(definition),
+                    _raw(written),
                 ),
             )
 
@@ -409,12 +408,14 @@ class _Making:
             if ".".join(relation.key) not in self._made.tables:
                 continue
             there = sql.Identifier(*self._rename(*relation.key)).as_string(self._target)
-            for on in (f" ON ONLY {as_written} ", f" ON {as_written} "):
-                if on in definition:
-                    # Partitions get theirs by the root's.
-                    definition = definition.replace(on, f" ON {there} ", 1)
-                    break
-            self._try(f"index {name} of {'.'.join(relation.key)}", _raw(definition))
+            # Partitions get theirs by the root's.
+            on = f" ON ONLY {as_written} "
+            if on not in definition:
+                on = f" ON {as_written} "
+            self._try(
+                f"index {name} of {'.'.join(relation.key)}",
+                _raw(definition.replace(on, f" ON {there} ", 1)),
+            )
 
     def _replica_identity(self, relation: _Relation) -> None:
         how = {"f": sql.SQL("FULL"), "n": sql.SQL("NOTHING")}.get(relation.identity)
@@ -429,7 +430,7 @@ class _Making:
                 ),
             )
 
-    def _try(self, what: str, statement: sql.Composable) -> bool:
+    def _try(self, what: str, statement: sql.SQL | sql.Composed) -> bool:
         """Run a statement; what is refused is written down."""
         try:
             self._target.execute(statement)
@@ -447,7 +448,7 @@ def _ask(source: Connection, query: str, params: list[Any]) -> list[tuple[Any, .
         return source.execute(query, params).fetchall()
     except psycopg.Error as error:
         raise SourceError(
-            f"the source can't be asked for its tables' definitions: {' '.join(str(error).split())}",
+            f"the source can't be asked for definitions: {' '.join(str(error).split())}",
             hint="Check the source's log.",
             sqlstate=error.sqlstate,
         ) from None
@@ -466,4 +467,4 @@ def _exists(connection: Connection, name: Iterable[str]) -> bool:
 
 def _raw(text: str) -> sql.SQL:
     """Take what the source wrote as SQL."""
-    return sql.SQL(text)  # type: ignore[arg-type]
+    return sql.SQL(text)

@@ -28,18 +28,16 @@ if TYPE_CHECKING:
 
 #: Read by one statement.
 _AT_ONCE: Final = 200
-_COLUMNS: Final = (
-    "seqstart, seqincrement, seqmin, seqmax, seqcycle, pg_catalog.format_type(seqtypid, NULL)"
-)
-_OF_ALL: Final = f"""
-SELECT n.nspname::text, c.relname::text, {_COLUMNS}
+_OF_ALL: Final = """
+SELECT n.nspname::text, c.relname::text, seqstart, seqincrement, seqmin, seqmax,
+       seqcycle, pg_catalog.format_type(seqtypid, NULL)
   FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'spillway'
  ORDER BY 1, 2
 """
 #: a: owned by a column, i: of an identity; n: a default refers to it.
-_OF_TABLES: Final = f"""
+_OF_TABLES: Final = """
 WITH tables AS (
     SELECT c.oid FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[]))
            t(schema_name, table_name)
@@ -55,7 +53,8 @@ WITH tables AS (
      WHERE d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
        AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
 )
-SELECT n.nspname::text, c.relname::text, {_COLUMNS}
+SELECT n.nspname::text, c.relname::text, seqstart, seqincrement, seqmin, seqmax,
+       seqcycle, pg_catalog.format_type(seqtypid, NULL)
   FROM used JOIN pg_catalog.pg_sequence s ON s.seqrelid = used.oid
   JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -27,7 +27,7 @@ import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
@@ -63,6 +63,8 @@ _NEAR_BYTES: Final = 4 << 20
 _POLL_S: Final = 0.2
 _RETRY_S: Final = 5.0
 _RETRY_MAX_S: Final = 180.0
+#: of the first copy, when connections break
+_ATTEMPTS: Final = 6
 
 
 class CatchUp(Protocol):
@@ -116,13 +118,6 @@ class _Retry:
     pause: float
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """What the worker's thread is to do at its next boundary."""
-
-    tables: set[TableName] = field(default_factory=set)
-
-
 class TableSync:
     """See the module's docstring.
 
@@ -170,7 +165,8 @@ class TableSync:
         self._holding = ExitStack()
         self._position = 0
         self._lock = threading.Lock()
-        self._waiting = _Waiting()
+        #: what the worker's thread is to do at its next boundary
+        self._waiting: set[TableName] = set()
         self._retries: dict[TableName, _Retry] = {}
         self._copies: Sequence[TableCopy] = ()
         self._sequences_at = 0.0
@@ -204,8 +200,17 @@ class TableSync:
         self.list_tables()
         # Of a process that was killed after a copy.
         self.at_boundary(position)
+        failures = 0
         while self._due() and not self._stopping.is_set():
-            self._attempt()
+            try:
+                self._attempt()
+            except SpillwayError as error:
+                failures += 1
+                if failures >= _ATTEMPTS or self._stopping.is_set():
+                    raise
+                # The snapshot is kept for a while: what is durable need not be copied again.
+                self._tell(f"table sync: {error.message}: it is tried again")
+                self._stopping.wait(min(2.0**failures / 2, _RETRY_S))
             # Nothing streams: a table is handed over as soon as it is copied.
             self.at_boundary(position)
         self._let_go()
@@ -245,7 +250,7 @@ class TableSync:
         whole = [t for t in tables if t.state == SyncState.FINISHED_COPY and t.lsn >= position]
         passed = any(t.state == SyncState.SYNC_DONE and t.lsn <= position for t in tables)
         with self._lock:
-            waiting = set(self._waiting.tables)
+            waiting = set(self._waiting)
         if not whole and not passed and not waiting:
             return
         try:
@@ -269,6 +274,12 @@ class TableSync:
         """
         self._refreshing.set()
         self._wanted.set()
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether the next boundary applies what a table lacks yet."""
+        with self._lock:
+            return bool(self._waiting)
 
     def progress(self) -> Mapping[TableName, TableState]:
         """Return how far each table is, with the bytes that are under way."""
@@ -388,12 +399,10 @@ class TableSync:
 
     def _due(self) -> list[TableState]:
         """The tables that have to be copied and may be tried now."""
-        now = time.monotonic()
         return [
             table
             for table in self.states.all().values()
-            if table.state in (SyncState.INIT, SyncState.DATA_SYNC)
-            and (table.key not in self._retries or self._retries[table.key].at <= now)
+            if table.state in (SyncState.INIT, SyncState.DATA_SYNC) and self._may_try(table.key)
         ]
 
     def _attempt(self) -> None:
@@ -580,15 +589,23 @@ class TableSync:
 
     def _failed(self, target: Connection, key: TableName, error: SpillwayError) -> None:
         """A table can't be copied now: nothing of it stays, and it is tried again later."""
-        if key in self._retries:
-            pause = min(max(_RETRY_S, self._retries[key].pause * 2), _RETRY_MAX_S)
-        else:
-            # By a new snapshot it is as it is now.
-            pause = 0.0 if isinstance(error, TableAltered) else _RETRY_S
-        self._retries[key] = _Retry(time.monotonic() + pause, pause)
+        self._undo(target, self.states.all()[key], self._later(error, key))
+
+    def _later(self, error: SpillwayError, *tables: TableName) -> str:
+        """Have tables tried again after a while; return what is said of them."""
+        for key in tables:
+            if key in self._retries:
+                pause = min(max(_RETRY_S, self._retries[key].pause * 2), _RETRY_MAX_S)
+            else:
+                # By a new snapshot it is as it is now.
+                pause = 0.0 if isinstance(error, TableAltered) else _RETRY_S
+            self._retries[key] = _Retry(time.monotonic() + pause, pause)
         text = error.message if not error.hint else f"{error.message} Hint: {error.hint}"
-        self._tell(f"{'.'.join(key)}: {text}")
-        self._undo(target, self.states.all()[key], text)
+        self._tell(f"{', '.join('.'.join(key) for key in sorted(tables))}: {text}")
+        return text
+
+    def _may_try(self, key: TableName) -> bool:
+        return key not in self._retries or self._retries[key].at <= time.monotonic()
 
     def _undo(self, target: Connection, table: TableState, error: str) -> None:
         """Take away what was copied of a table that is not whole, and make it init again."""
@@ -630,15 +647,22 @@ class TableSync:
         """Bring tables that are behind the stream near to it, and leave the rest to its thread."""
         position = self._position
         behind: dict[int, set[TableName]] = {}
+        with self._lock:
+            waiting = set(self._waiting)
         for table in self.states.all().values():
-            if table.state == SyncState.FINISHED_COPY and table.lsn < position:
+            if (
+                table.state == SyncState.FINISHED_COPY
+                and table.lsn < position
+                and table.key not in waiting
+                and self._may_try(table.key)
+            ):
                 behind.setdefault(table.lsn, set()).add(table.key)
         for lsn, tables in sorted(behind.items()):
             if position - lsn > _NEAR_BYTES:
                 self._catch_up_to(tables, lsn, position, SyncState.FINISHED_COPY)
             else:
                 with self._lock:
-                    self._waiting.tables |= tables
+                    self._waiting |= tables
 
     def _take_over(self, waiting: set[TableName], position: int) -> None:
         """Apply the last bit of what tables lack, by the worker's thread."""
@@ -647,23 +671,39 @@ class TableSync:
             table = self.states.all().get(key)
             if table is not None and table.state == SyncState.FINISHED_COPY:
                 behind.setdefault(table.lsn, set()).add(key)
-        with self._lock:
-            self._waiting.tables -= waiting
         for lsn, tables in sorted(behind.items()):
             self._catch_up_to(tables, lsn, position, SyncState.SYNC_DONE)
+        with self._lock:
+            self._waiting -= waiting
 
     def _catch_up_to(
         self, tables: set[TableName], lsn: int, position: int, state: SyncState
     ) -> None:
+        """Apply what tables lack; what goes wrong with it is theirs, and tried again later."""
         known = self.states.all()
-        caught = [replace(known[key], state=state, lsn=position) for key in sorted(tables)]
+        caught = [
+            replace(known[key], state=state, lsn=position, error="") for key in sorted(tables)
+        ]
 
         def before_commit(connection: Connection) -> None:
             for table in caught:
                 self.states.store(connection, table)
             failpoint("table_sync.before_handover")
 
-        self._catch_up(frozenset(tables), lsn, position, before_commit)
+        try:
+            self._catch_up(frozenset(tables), lsn, position, before_commit)
+        except SpillwayError as error:
+            if self._stopping.is_set():
+                return
+            text = self._later(error, *tables)
+            failed = [replace(known[key], error=text) for key in sorted(tables)]
+            with self._target_session() as target, target.transaction():
+                for table in failed:
+                    self.states.store(target, table)
+            self.states.changed(*failed)
+            return
+        for key in tables:
+            self._retries.pop(key, None)
         self.states.changed(*caught)
 
     # --- connections --------------------------------------------------------------------------
