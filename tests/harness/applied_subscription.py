@@ -59,6 +59,8 @@ class AppliedSubscription(Subscription):
     def states(self) -> dict[str, int]:
         if self.gives_up_after is not None:
             assert self.view()["restarts"] <= self.gives_up_after, self._told()
+        if self.database.value("SELECT to_regclass('spillway.tables')") is None:
+            return {}
         found = self.database.query(
             "SELECT state::text, count(*) FROM spillway.tables WHERE subscription = %s GROUP BY 1",
             [self.name],

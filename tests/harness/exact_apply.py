@@ -147,15 +147,19 @@ class Ours:
         ]
 
     def take(self, *, session: TargetSession | None = None, peek: bool = False) -> ExactWriter:
-        """Write what the slot has."""
-        messages = self.messages(peek=peek)
-        if session is not None:
-            return self.write(session, messages)
-        with TargetSession(self.plan) as own:
-            return self.write(own, messages)
+        """Write what the slot has from the session's position on, as a service sends it."""
+        if session is None:
+            with TargetSession(self.plan) as own:
+                return self.take(session=own, peek=peek)
+        self.source.database.execute(
+            "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
+            " WHERE slot_name = %s AND confirmed_flush_lsn < %s",
+            [str(session.position), self.slot, str(session.position)],
+        )
+        return self.write(session, self.messages(peek=peek))
 
     def write(self, session: TargetSession, messages: Sequence[bytes]) -> ExactWriter:
-        """Write messages; what ends before the session's position is passed over."""
+        """Write messages."""
         tables = TargetTables()
         writer = ExactWriter(session, tables, self.options, self.heard)
         group = ChangeGroup(self.bytes_max)
@@ -167,15 +171,6 @@ class Ours:
             writer.write(group)
             group.clear()
         return writer
-
-    def confirm(self) -> None:
-        """Have the slot send from the session's position on, as a service does after a restart."""
-        with TargetSession(self.plan) as session:
-            position = session.position
-        if position:
-            self.source.database.query(
-                "SELECT pg_replication_slot_advance(%s, %s)", [self.slot, str(position)]
-            )
 
     def rows(self, table: str, order: str = "1") -> list[tuple[Any, ...]]:
         return self.database.query(f"SELECT * FROM {table} ORDER BY {order}")
@@ -228,6 +223,11 @@ class Stock:
             ),
             lambda: self.database.cluster.log_tail(30),
         )
+
+    def skip(self, lsn: str) -> None:
+        """Pass over the transaction that commits there."""
+        self.database.execute(f"ALTER SUBSCRIPTION {self.name} SKIP (lsn = '{lsn}')")
+        self.database.execute(f"ALTER SUBSCRIPTION {self.name} ENABLE")
 
     def conflicts(self, since: int) -> list[str]:
         """Conflicts in the server's log from its byte *since* on, of this database's tables."""

@@ -118,6 +118,16 @@ POSTGRES_OPTIONS: Final[tuple[PostgresOption, ...]] = (
         default=False,
     ),
     PostgresOption(
+        "sync_sequences",
+        "whole number",
+        "Seconds after which sequences are set to the source's values again; 0: at the first copy "
+        "and a refresh only.",
+        default=0,
+        least=0,
+        most=86_400,
+        example=60,
+    ),
+    PostgresOption(
         "exact",
         "choice",
         "auto: transactions are grouped and written by few statements where nothing speaks against "

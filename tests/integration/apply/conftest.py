@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def timed_cluster() -> Iterator[Callable[[int], Cluster]]:
-    """A server of a major that keeps the times and origins of commits; it has subscriptions, too."""
+    """A server of a major that keeps commits' times and origins; it may subscribe, too."""
     clusters: dict[int, Cluster] = {}
 
     def of(major: int) -> Cluster:

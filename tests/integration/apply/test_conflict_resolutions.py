@@ -122,8 +122,8 @@ def test_the_last_update_wins(ours: Ours, remote_is_later: bool) -> None:
     )
     both(ours, "INSERT INTO c VALUES (1, 1, 'x'), (2, 2, 'x')")
     local = "UPDATE c SET v = 'local'; INSERT INTO c VALUES (3, 3, 'local')"
-    remote = "UPDATE c SET v = 'remote' WHERE id = 1; DELETE FROM c WHERE id = 2;" \
-        "INSERT INTO c VALUES (3, 33, 'remote')"  # fmt: skip
+    remote = """UPDATE c SET v = 'remote' WHERE id = 1; DELETE FROM c WHERE id = 2;
+        INSERT INTO c VALUES (3, 33, 'remote')"""
     first, then = (ours.database, local), (ours.source.database, remote)
     if not remote_is_later:
         first, then = then, first
@@ -171,8 +171,13 @@ def test_a_conflict_that_is_an_error_by_rule(ours: Ours) -> None:
 def test_a_missing_row_is_inserted(ours: Ours) -> None:
     """Where the source sends all of it; else it is passed over, and that is told."""
     long = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 200) n)"
-    both(ours, "ALTER TABLE c ALTER v SET STORAGE EXTERNAL; ALTER TABLE m ALTER b SET STORAGE EXTERNAL;"
-         f"INSERT INTO c VALUES (1, 1, 'x'), (2, 2, {long}); INSERT INTO m VALUES (1, 'x', {long})")  # fmt: skip
+    both(
+        ours,
+        f"""ALTER TABLE c ALTER v SET STORAGE EXTERNAL;
+        ALTER TABLE m ALTER b SET STORAGE EXTERNAL;
+        INSERT INTO c VALUES (1, 1, 'x'), (2, 2, {long});
+        INSERT INTO m VALUES (1, 'x', {long})""",
+    )
     rule(ours, {"update_missing": "apply_remote"})
     ours.database.execute("DELETE FROM c; DELETE FROM m")
     ours.source.database.execute(
@@ -226,9 +231,10 @@ def test_a_poison_row(ours: Ours) -> None:
     """
     check = "ALTER TABLE c ADD CONSTRAINT small CHECK (u < 10)"
     ours.database.execute(f"{check}; ALTER TABLE m ALTER a TYPE int USING a::int")
-    ours.source.database.execute("BEGIN; INSERT INTO c SELECT n, n, 'x' FROM generate_series(1, 12) n;"
-                                 "INSERT INTO m VALUES (1, 'no number', 'x'); COMMIT;"
-                                 "INSERT INTO m VALUES (2, '2', 'x')")  # fmt: skip
+    ours.source.database.execute("""BEGIN;
+        INSERT INTO c SELECT n, n, 'x' FROM generate_series(1, 12) n;
+        INSERT INTO m VALUES (1, 'no number', 'x'); COMMIT;
+        INSERT INTO m VALUES (2, '2', 'x')""")
     with pytest.raises(TargetRowRefused) as error:
         ours.take(peek=True)
     details = error.value.details

@@ -778,7 +778,8 @@ cdef class ChangeGroup:
         self.within = True
         self.streaming = open_unit.kind == c"S"
         put_bytes(&self.units, &open_unit, sizeof(Unit))
-        self.full = self.nbytes_now() >= self.bytes_max
+        # A beginning alone fills nothing: there would be no end of empty pieces.
+        self.full = self.items.size > 0 and self.nbytes_now() >= self.bytes_max
 
     def forget(self):
         """Forget what was taken, the open unit, too: the stream begins anew. Tables stay known, as

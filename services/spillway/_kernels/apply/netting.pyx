@@ -26,7 +26,8 @@ nothing but the key itself is unique.
 
 Columns that an update left out (unchanged TOAST) come from the entry's row before, where there is
 one. Where there is none, they are left out of the statement: updates that leave out different
-columns are different steps.
+columns are different steps; of a table with watched columns each run of the same is one, so that
+their order stays.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -487,25 +488,49 @@ cdef class Table:
         for n in range(self.count):
             counts[self.entry(n).op] += 1
         if counts[OP_DELETE] + counts[OP_REPLACE]:
-            self.make(out, "delete", OP_DELETE, OP_REPLACE, 0)
+            self.make(out, "delete", OP_DELETE, OP_REPLACE, 0, 0, self.count)
         if counts[OP_ABSENT]:
-            self.make(out, "absent", OP_ABSENT, OP_ABSENT, 0)
-        for pattern in range(self.pattern_count + 1):
-            if counts[OP_UPDATE]:
-                self.make(out, "update", OP_UPDATE, OP_UPDATE, pattern)
-            if counts[OP_REKEY]:
-                self.make(out, "rekey", OP_REKEY, OP_REKEY, pattern)
+            self.make(out, "absent", OP_ABSENT, OP_ABSENT, 0, 0, self.count)
+        if counts[OP_UPDATE]:
+            self.make_updates(out, "update", OP_UPDATE)
+        if counts[OP_REKEY]:
+            self.make_updates(out, "rekey", OP_REKEY)
         if counts[OP_INSERT] + counts[OP_REPLACE]:
             n = self.plan.copy_from
             if n and counts[OP_INSERT] + counts[OP_REPLACE] >= n:
                 self.make_copy(out)
             else:
-                self.make(out, "insert", OP_INSERT, OP_REPLACE, 0)
+                self.make(out, "insert", OP_INSERT, OP_REPLACE, 0, 0, self.count)
         self.begin_epoch()
         return 0
 
-    cdef int make(self, list out, str kind, int op, int other_op, uint16_t pattern) except -1:
-        """Add the step of the entries of two operations, and of one pattern."""
+    cdef int make_updates(self, list out, str kind, int op) except -1:
+        """Add the steps of updates: one a pattern; where columns are watched, one a run of the same
+        pattern, as one update may take what another one freed.
+        """
+        cdef size_t n, first = 0
+        cdef uint16_t pattern
+        cdef bint begun = False
+        if self.watched_count == 0:
+            for pattern in range(self.pattern_count + 1):
+                self.make(out, kind, op, op, pattern, 0, self.count)
+            return 0
+        pattern = 0
+        for n in range(self.count):
+            if self.entry(n).op != op or (begun and self.entry(n).pattern == pattern):
+                continue
+            if begun:
+                self.make(out, kind, op, op, pattern, first, n)
+            begun = True
+            first = n
+            pattern = self.entry(n).pattern
+        self.make(out, kind, op, op, pattern, first, self.count)
+        return 0
+
+    cdef int make(
+        self, list out, str kind, int op, int other_op, uint16_t pattern, size_t first, size_t end
+    ) except -1:
+        """Add the step of the entries from *first* to *end* of two operations and one pattern."""
         cdef size_t n
         cdef uint32_t rows = 0
         cdef uint16_t i, count, keys
@@ -520,7 +545,7 @@ cdef class Table:
         cdef const uint8_t* row
         cdef const uint8_t* key
         cdef bint again
-        for n in range(self.count):
+        for n in range(first, end):
             entry = self.entry(n)
             rows += (entry.op == op or entry.op == other_op) and entry.pattern == pattern
         if rows == 0:
@@ -547,7 +572,7 @@ cdef class Table:
             with nogil:
                 for i in range(count):
                     begin_array(&columns[i], forms[i])
-                for n in range(self.count):
+                for n in range(first, end):
                     entry = self.entry(n)
                     if not (entry.op == op or entry.op == other_op) or entry.pattern != pattern:
                         continue
@@ -569,7 +594,7 @@ cdef class Table:
                         continue
                     columns[i].size = 0
                     begin_array(&columns[i], FORM_LITERAL)
-                    for n in range(self.count):
+                    for n in range(first, end):
                         entry = self.entry(n)
                         if not (entry.op == op or entry.op == other_op) or entry.pattern != pattern:
                             continue

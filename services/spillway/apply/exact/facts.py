@@ -1,5 +1,5 @@
-"""What the target's catalog says of a table that only who meets a conflict needs to know: all of its
-columns, and its unique indexes with their expressions and conditions.
+"""What the target's catalog says of a table that only who meets a conflict needs to know: all of
+its columns, and its unique indexes with their expressions and conditions.
 
 Of a partitioned table the root's indexes are told; every partition has its own of each. A unique
 index that a partition has alone is not told: what it refuses is an error of the server.

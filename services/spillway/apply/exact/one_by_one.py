@@ -336,7 +336,7 @@ class _Writing:
 
     def _delete_at(self, place: FoundRow) -> None:
         text = (
-            f"DELETE FROM {self.rows.statements.table.only}"
+            f"DELETE FROM {self.rows.statements.table.only}"  # noqa: S608 - quoted
             " WHERE tableoid = $1::oid AND ctid = $2::tid"
         )
         raw(self.by.connection, text.encode(), [place.tableoid, place.ctid], prepare=True)
@@ -354,7 +354,7 @@ class _Writing:
         if not positions:
             return
         assigned = ", ".join(f"{columns[i].quoted} = ${n + 3}" for n, i in enumerate(positions))
-        text = f"UPDATE {table.only} SET {assigned} WHERE tableoid = $1::oid AND ctid = $2::tid"
+        text = f"UPDATE {table.only} SET {assigned} WHERE tableoid = $1::oid AND ctid = $2::tid"  # noqa: S608 - quoted
         raw(self.by.connection, text.encode(), where + [new[i] for i in positions], prepare=True)
 
     def _write_anew(self, place: FoundRow, sets: Row) -> None:
@@ -369,7 +369,7 @@ class _Writing:
             else:
                 made.append(one.quoted)
         text = (
-            f"WITH gone AS (DELETE FROM {table.only} WHERE tableoid = $1::oid AND ctid = $2::tid"
+            f"WITH gone AS (DELETE FROM {table.only} WHERE tableoid = $1::oid AND ctid = $2::tid"  # noqa: S608 - quoted
             f" RETURNING *) INSERT INTO {table.quoted} ({', '.join(one.quoted for one in kept)})"
             f" OVERRIDING SYSTEM VALUE SELECT {', '.join(made)} FROM gone"
         )

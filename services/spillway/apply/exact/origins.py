@@ -8,12 +8,13 @@ and those whose names begin with its name and ``_``: the sessions that copied th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.exact.raw import raw
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import psycopg
 
     Connection = psycopg.Connection[tuple[Any, ...]]

@@ -89,7 +89,7 @@ class TableRows:
                 f"${n + 1}::{one.type_name} AS {one.quoted}" for n, one in enumerate(known)
             )
             wanted = ", ".join(f"({one})" for one in index.definitions)
-            text = f"SELECT {wanted} FROM (SELECT {made}) AS row WHERE {index.predicate or 'true'}"
+            text = f"SELECT {wanted} FROM (SELECT {made}) AS row WHERE {index.predicate or 'true'}"  # noqa: S608 - quoted
             # A column that is not known would be an error: all are, but for an insert's defaults.
             if len(known) < len(self.facts.columns):
                 return None
@@ -122,7 +122,7 @@ class TableRows:
             values += [own.tableoid, own.ctid]
             conditions.append(f"(tableoid, ctid) <> (${len(values) - 1}::oid, ${len(values)}::tid)")
         text = (
-            f"SELECT {self._columns} FROM {self.statements.table.only}"
+            f"SELECT {self._columns} FROM {self.statements.table.only}"  # noqa: S608 - quoted
             f" WHERE {' AND '.join(conditions)} LIMIT 1 FOR UPDATE"
         )
         cursor = raw(self.connection, text.encode(), values)

@@ -5,6 +5,8 @@ prepares them once. Parameters are text in the source's form, of a type that the
 where they stand, so that the type's input function reads them as PostgreSQL's worker has it; where
 nothing says the type, there is a cast.
 
+Values in binary form never come here: the stream is asked for text.
+
 A statement changes at most one row. It finds it as :mod:`spillway.apply.tables.matched` says; by a
 whole row the first that is equal is locked, and written by its ctid.
 
@@ -76,7 +78,8 @@ class TableStatements:
 
     def update(self, change: Change) -> tuple[bytes, Values] | None:
         """Find a row and write it; None if only its present values tell how."""
-        assert change.new is not None
+        new: Sequence[Any] | None = change.new
+        assert new is not None
         sets = self.set_positions(change)
         if sets is None:
             return None
@@ -86,7 +89,7 @@ class TableStatements:
         if text is None:
             text = self._keep(key, self._update(sets, search))
         values = self._parameters(search)
-        values += [change.new[i] for i in sets]
+        values += [new[i] for i in sets]
         return text, values
 
     def delete(self, change: Change) -> tuple[bytes, Values]:
@@ -96,7 +99,7 @@ class TableStatements:
         text = self._texts.get(key)
         if text is None:
             condition = self._condition(search)
-            what = f"DELETE FROM {self.table.only} WHERE"
+            what = f"DELETE FROM {self.table.only} WHERE"  # noqa: S608 - quoted
             if self._is_found_by_statement:
                 sql = f"{what} {condition}"
             else:
@@ -112,7 +115,7 @@ class TableStatements:
         if text is None:
             text = self._keep(
                 key,
-                f"SELECT {columns} FROM {self.table.only} WHERE {self._condition(search)}"
+                f"SELECT {columns} FROM {self.table.only} WHERE {self._condition(search)}"  # noqa: S608 - quoted
                 f" LIMIT 1 {tail}",
             )
         return text, self._parameters(search)
@@ -160,7 +163,7 @@ class TableStatements:
             f"{table.columns[i].quoted} = ${before + n + 1}" for n, i in enumerate(sets)
         )
         condition = self._condition(search)
-        what = f"UPDATE {table.only} SET {assigned} WHERE"
+        what = f"UPDATE {table.only} SET {assigned} WHERE"  # noqa: S608 - quoted
         if self._is_found_by_statement:
             return f"{what} {condition}"
         return f"{self._found(condition)} {what} {_BY_PLACE}{self._returning}"
@@ -171,7 +174,7 @@ class TableStatements:
 
     def _found(self, condition: str) -> str:
         return (
-            "WITH found AS MATERIALIZED (SELECT tableoid, ctid, xmin"
+            "WITH found AS MATERIALIZED (SELECT tableoid, ctid, xmin"  # noqa: S608 - quoted
             f" FROM {self.table.only} WHERE {condition} LIMIT 1 FOR UPDATE)"
         )
 

@@ -6,8 +6,8 @@ the same transaction here, the source's identifier may be taken on the target by
 subscriptions in a row of servers must not prepare under one name. The end of the PREPARE is in it
 because a target tells of a prepared transaction nothing but its identifier; so a ROLLBACK PREPARED
 finds the one that it means, and passes over one that never came (PostgreSQL compares the prepare's
-LSN and time, which only the server itself can see). A COMMIT PREPARED does not say where the PREPARE
-ended; it finds the transaction by the rest.
+LSN and time, which only the server itself can see). A COMMIT PREPARED does not say where the
+PREPARE ended; it finds the transaction by the rest.
 
 Exactly once. A position is a row, and a row that a prepared transaction updated would stay locked
 until it is finished. So PREPARE and what finishes it are followed by the position in a transaction
@@ -22,7 +22,7 @@ gone                     there                 it was committed: PREPARE and COM
 gone                     not there             never prepared here, or rolled back: PREPARE is done
 =======================  ====================  ==================================================
 
-Rows of transactions whose end is behind the position are deleted with the next one that is finished.
+Rows of transactions whose end is behind the position are deleted when the next one is finished.
 
 Source: TwoPhaseTransactionGid, apply_handle_prepare, apply_handle_commit_prepared,
 apply_handle_rollback_prepared (src/backend/replication/logical/worker.c), LookupGXact
@@ -118,8 +118,8 @@ class PreparedTransactions:
         found = self._find(f"{self._stem}{head.xid}_", is_prefix=True)
         if found is None and not self._was_committed(f"{self._stem}{head.xid}_", is_prefix=True):
             raise TargetTransactionLost(
-                f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)} on the source, is "
-                f'not prepared on the target: "{self._stem}{head.xid}_…" is not in '
+                f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)} on the source, "
+                f'is not prepared on the target: "{self._stem}{head.xid}_…" is not in '
                 "pg_prepared_xacts",
                 hint="Somebody has finished it there. If it was committed, or its rows are not "
                 f'missed: "skip_lsn": "{Lsn(head.commit_lsn)}". Else repair its tables afterwards.',
@@ -134,7 +134,7 @@ class PreparedTransactions:
 
     def _find(self, gid: str, *, is_prefix: bool = False) -> str | None:
         row = self._connection.execute(
-            "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() AND "
+            "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() AND "  # noqa: S608 - quoted
             + ("pg_catalog.starts_with(gid, %s)" if is_prefix else "gid = %s"),
             [gid],
         ).fetchone()
@@ -142,7 +142,7 @@ class PreparedTransactions:
 
     def _was_committed(self, gid: str, *, is_prefix: bool = False) -> bool:
         row = self._connection.execute(
-            "SELECT 1 FROM spillway.prepared WHERE subscription = %s AND "
+            "SELECT 1 FROM spillway.prepared WHERE subscription = %s AND "  # noqa: S608 - quoted
             + ("pg_catalog.starts_with(gid, %s)" if is_prefix else "gid = %s"),
             [self._session.subscription, gid],
         ).fetchone()

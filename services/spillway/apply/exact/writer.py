@@ -1,8 +1,8 @@
 """Transactions, written change by change: each source transaction in one of the target's.
 
-A transaction is cut into chunks. A chunk's statements are sent in one go (pipeline mode), each as if
-nothing were in its way, and what the server says of each tells whether that was so: one row, and of
-no other origin. If it was not, the chunk is taken back and written again by
+A transaction is cut into chunks. A chunk's statements are sent in one go (pipeline mode), each as
+if nothing were in its way, and what the server says of each tells whether that was so: one row, and
+of no other origin. If it was not, the chunk is taken back and written again by
 :mod:`spillway.apply.exact.one_by_one`, which tells conflicts and resolves them. ::
 
     BEGIN ─▶ chunk 1 ─▶ SAVEPOINT ─▶ chunk 2 ─▶ SAVEPOINT ─▶ chunk 3 ─▶ … ─▶ position, COMMIT
