@@ -70,6 +70,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── WalRemoved               wal_removed
     │   ├── PhysicalSlotUnusable     physical_slot_unusable
     │   │   └── PhysicalSlotActive   physical_slot_active     409
+    │   ├── SourceTableAltered       source_table_altered
     │   └── ReplicationFailed        replication_failed
     ├── TargetError                  target_error             502, a subscription's PostgreSQL
     │   ├── TargetUnavailable        target_unavailable
@@ -640,6 +641,15 @@ class PhysicalSlotActive(PhysicalSlotUnusable):
             slot=slot,
             active_pid=active_pid,
         )
+
+
+class SourceTableAltered(SourceError):
+    """A table of the source was altered, truncated, rewritten or dropped while it was copied: a
+    snapshot from before does not have its rows any more. It is copied again, by a new one.
+    """
+
+    code = "source_table_altered"
+    sqlstate = "55000"
 
 
 class ReplicationFailed(SourceError):
