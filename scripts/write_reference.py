@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from spillway import errors
+from spillway.apply.commands.app import app as apply_app
 from spillway.cli.program import app
 from spillway.declarations.lake_options import BY_TABLE, LAKE_OPTIONS, NUMBERS, LakeOption
+from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.declarations.slot_columns import SLOT_COLUMNS, SlotColumn
 from spillway.lake.commands.app import app as lake_app
 from spillway.settings import Settings
@@ -151,6 +153,8 @@ def commands_page() -> str:
         sections.append(_section(name, command))
     for name, command in _commands("spillway lake", typer.main.get_command(lake_app)):
         sections.append(_section(name, command))
+    for name, command in _commands("spillway apply", typer.main.get_command(apply_app)):
+        sections.append(_section(name, command))
     return "\n".join(sections)
 
 
@@ -166,7 +170,21 @@ def settings_page() -> str:
 def rest_page(page: str) -> str:
     """Return rest.md with what is written of it."""
     page = _with_part(page, "columns of a slot", _slot_columns())
-    return _with_part(page, "options of a lake", _lake_options())
+    page = _with_part(page, "options of a lake", _lake_options())
+    return _with_part(page, "options of a PostgreSQL", _postgres_options())
+
+
+def _postgres_options() -> Iterator[str]:
+    yield "| field | value | without it | meaning |"
+    yield "|---|---|---|---|"
+    for option in POSTGRES_OPTIONS:
+        value = {
+            "choice": ", ".join(f"`{one}`" for one in option.choices),
+            "flag": "`true`, `false`",
+            "whole number": f"a whole number, {option.least} to {option.most}",
+        }.get(option.kind, f"object: `{json.dumps(option.example)}`")
+        default = "" if option.default is None else f"`{json.dumps(option.default).strip(chr(34))}`"
+        yield f"| `{option.name}` | {value} | {default} | {option.meaning} |"
 
 
 def provider_tables() -> str:

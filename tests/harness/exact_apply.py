@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.postgresql_subscription import wait_until
 from spillway._kernels.apply.change_group import ChangeGroup
-from spillway.apply.conflicts.log import ConflictLog
+from spillway.apply.exact.own_tables import OWN_TABLES
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.session import TargetPlan, TargetSession
-from spillway.apply.exact import own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +50,8 @@ def settings() -> dict[str, Any]:
         "max_prepared_transactions": 20,
         "max_logical_replication_workers": 8,
         "wal_retrieve_retry_interval": "100ms",
+        # "log" leaves errors out.
+        "log_min_messages": "warning",
         "log_line_prefix": "%m [%p] ",
         "log_timezone": "UTC",
         "max_replication_slots": 20,
@@ -125,7 +126,7 @@ class Ours:
             self.database.name,
             secrets.token_hex(8),
             dsn,
-            own_tables=(own_tables.CONFLICTS, own_tables.DEAD_LETTER, own_tables.PREPARED),
+            own_tables=OWN_TABLES,
         )
 
     def messages(self, *, peek: bool = False, **options: str) -> list[bytes]:
@@ -146,15 +147,19 @@ class Ours:
         ]
 
     def take(self, *, session: TargetSession | None = None, peek: bool = False) -> ExactWriter:
-        """Write what the slot has."""
-        messages = self.messages(peek=peek)
-        if session is not None:
-            return self.write(session, messages)
-        with TargetSession(self.plan) as own:
-            return self.write(own, messages)
+        """Write what the slot has from the session's position on, as a service sends it."""
+        if session is None:
+            with TargetSession(self.plan) as own:
+                return self.take(session=own, peek=peek)
+        self.source.database.execute(
+            "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
+            " WHERE slot_name = %s AND confirmed_flush_lsn < %s",
+            [str(session.position), self.slot, str(session.position)],
+        )
+        return self.write(session, self.messages(peek=peek))
 
     def write(self, session: TargetSession, messages: Sequence[bytes]) -> ExactWriter:
-        """Write messages; what ends before the session's position is passed over."""
+        """Write messages."""
         tables = TargetTables()
         writer = ExactWriter(session, tables, self.options, self.heard)
         group = ChangeGroup(self.bytes_max)
@@ -211,11 +216,18 @@ class Stock:
         """Wait until an error has disabled it."""
         wait_until(
             "the worker has given up",
-            lambda: not self.database.value(
-                "SELECT subenabled FROM pg_subscription WHERE subname = %s", [self.name]
+            lambda: (
+                not self.database.value(
+                    "SELECT subenabled FROM pg_subscription WHERE subname = %s", [self.name]
+                )
             ),
             lambda: self.database.cluster.log_tail(30),
         )
+
+    def skip(self, lsn: str) -> None:
+        """Pass over the transaction that commits there."""
+        self.database.execute(f"ALTER SUBSCRIPTION {self.name} SKIP (lsn = '{lsn}')")
+        self.database.execute(f"ALTER SUBSCRIPTION {self.name} ENABLE")
 
     def conflicts(self, since: int) -> list[str]:
         """Conflicts in the server's log from its byte *since* on, of this database's tables."""
@@ -235,3 +247,15 @@ class Stock:
             self.database.execute(f"DROP SUBSCRIPTION {self.name}")
 
 
+def drop_target(database: Database) -> None:
+    """Drop a target, and what it has in the whole server: an origin, prepared transactions."""
+    for (gid,) in database.query(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    ):
+        database.execute(f"ROLLBACK PREPARED '{gid}'")
+    for (name,) in database.query(
+        "SELECT roname FROM pg_replication_origin WHERE roname LIKE %s",
+        [f"spillway_{database.name}_%"],
+    ):
+        database.execute("SELECT pg_replication_origin_drop(%s)", [name])
+    database.cluster.drop_database(database.name)

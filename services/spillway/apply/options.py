@@ -54,6 +54,8 @@ class ApplyOptions:
     group_bytes: int = 16 << 20
     #: indexes that aren't constraints are made after a table's first copy
     defer_indexes: bool = False
+    #: seconds between two settings of sequences; 0: at the first copy and a refresh only
+    sync_sequences: int = 0
     #: ``always``: every transaction change by change, one for one, as PostgreSQL's worker
     exact: str = "auto"
 

@@ -104,6 +104,11 @@ class RowTexts:
         )
         return {b: Bucket(n, int(total)) for b, n, total in connection.execute(statement)}
 
+    def all_rows(self, connection: psycopg.Connection[Any]) -> list[Row]:
+        """Return key, hash and texts of all rows."""
+        statement = sql.SQL("SELECT key, row, texts FROM ({}) AS rows").format(self._rows)
+        return connection.execute(statement).fetchall()
+
     def rows(self, connection: psycopg.Connection[Any], buckets: Sequence[str]) -> Iterator[Row]:
         """Yield key, hash and texts of the rows of *buckets*."""
         statement = sql.SQL(

@@ -161,6 +161,33 @@ def test_which_index_serves_whole_rows(pg: Database, session: psycopg.Connection
     assert found() == ("index", (0,))
 
 
+def test_which_columns_other_indexes_watch(pg: Database, session: psycopg.Connection[Any]) -> None:
+    pg.execute("CREATE TABLE t (a int PRIMARY KEY, b int, c int, d int, local int)")
+    relation = _relation("t", "d", "c", "b", "a", key=("a",))
+
+    def watched() -> tuple[int, tuple[int, ...]]:
+        table = match(session, relation)
+        return table.other_unique, table.watched
+
+    pg.execute("CREATE INDEX ON t (d)")
+    assert watched() == (0, ())
+    pg.execute("CREATE UNIQUE INDEX ON t (c, local) INCLUDE (d)")
+    assert watched() == (1, (1,))
+    pg.execute("ALTER TABLE t ADD EXCLUDE USING btree (b WITH =)")
+    assert watched() == (2, (1, 2))
+    pg.execute("CREATE UNIQUE INDEX partial ON t (d) WHERE c > 0")
+    assert watched() == (3, (0, 1, 2, 3))
+    pg.execute("DROP INDEX partial; CREATE UNIQUE INDEX ON t ((d + 1))")
+    assert watched() == (3, (0, 1, 2, 3))
+    pg.execute(
+        "CREATE TABLE p (a int PRIMARY KEY, b int) PARTITION BY RANGE (a);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9);"
+        "CREATE UNIQUE INDEX ON p1 (b)"
+    )
+    table = match(session, _relation("p", "a", "b", key=("a",)))
+    assert (table.other_unique, table.watched) == (1, (1,))
+
+
 def test_equality_is_the_indexes_own(pg: Database, session: psycopg.Connection[Any]) -> None:
     pg.execute(
         "CREATE SCHEMA own; CREATE DOMAIN own.word AS varchar(9);"

@@ -85,7 +85,7 @@ class Conflict:
         kind: what was met.
         resolution: what was done about it, which may be less than was wished: ``why``.
         schema, table: on the target; of a partitioned table the partition, where it is known.
-        local: the rows that were met, one but for multiple_unique_conflicts; none if it was missing.
+        local: the rows that were met, one but for multiple_unique_conflicts; none if it is missing.
         remote: the source's new row, all of the target's columns; None for a delete.
         identity: by what the row was looked for; None for an insert.
         identity_columns: the columns of the replica identity index or primary key; empty if whole
@@ -168,8 +168,6 @@ class Conflict:
         if local is not None and self.kind == ConflictKind.DELETE_ORIGIN_DIFFERS:
             by = local._by("modified", another=different)  # noqa: SLF001
             return f"Deleting the row that was {by}."
-        if self.kind == ConflictKind.UPDATE_DELETED:
-            return "Could not find the row to be updated.\nThe row to be updated was deleted."
         if self.kind == ConflictKind.DELETE_MISSING:
             return "Could not find the row to be deleted."
         return "Could not find the row to be updated."
@@ -202,7 +200,7 @@ class Conflict:
 
 
 def row_as_json(row: Mapping[str, bytes | None]) -> dict[str, str | None]:
-    """A row with its values as texts; a byte that is not UTF-8 as ``\\xff``."""
+    """A row with its values as texts; a byte that is not UTF-8 is escaped."""
     return {
         name: None if value is None else value.decode(errors="backslashreplace")
         for name, value in row.items()

@@ -9,14 +9,11 @@ multiple_unique_conflicts  either, in several unique indexes           error
 update_origin_differs    the row was last written by somebody else     apply_remote
 delete_origin_differs    the same, of a delete                         apply_remote
 update_missing           an update's row is not there                  skip
-update_deleted           it was there, and somebody deleted it         skip
 delete_missing           a delete's row is not there                   skip
 ======================== ============================================= =========================
 
-PostgreSQL 19 tells update_deleted from update_missing by dead rows that vacuum has to keep. From
-outside of a server they can't be seen, so a row is known to be deleted in one case only: it was
-there when its update began, and was deleted by another transaction that the update waited for.
-Everything else is update_missing.
+PostgreSQL 19 tells update_deleted from update_missing by dead rows that vacuum has to keep. No SQL
+sees a dead row, so here it is update_missing, as on 18.
 
 Source: ConflictType (src/include/replication/conflict.h), apply_handle_update_internal and
 apply_handle_delete_internal (src/backend/replication/logical/worker.c), CheckAndReportConflict
@@ -38,7 +35,6 @@ class ConflictKind(StrEnum):
     INSERT_EXISTS = "insert_exists"
     UPDATE_ORIGIN_DIFFERS = "update_origin_differs"
     UPDATE_EXISTS = "update_exists"
-    UPDATE_DELETED = "update_deleted"
     UPDATE_MISSING = "update_missing"
     DELETE_ORIGIN_DIFFERS = "delete_origin_differs"
     DELETE_MISSING = "delete_missing"
@@ -75,7 +71,6 @@ DEFAULTS: Final[Mapping[ConflictKind, Resolution]] = {
     ConflictKind.UPDATE_ORIGIN_DIFFERS: Resolution.APPLY_REMOTE,
     ConflictKind.DELETE_ORIGIN_DIFFERS: Resolution.APPLY_REMOTE,
     ConflictKind.UPDATE_MISSING: Resolution.SKIP,
-    ConflictKind.UPDATE_DELETED: Resolution.SKIP,
     ConflictKind.DELETE_MISSING: Resolution.SKIP,
 }
 
@@ -85,7 +80,6 @@ _ROW_IN_THE_WAY: Final = (
     Resolution.KEEP_LOCAL,
     Resolution.LAST_UPDATE_WINS,
 )
-_ROW_NOT_THERE: Final = (Resolution.SKIP, Resolution.ERROR, Resolution.APPLY_REMOTE)
 
 #: What each kind may have, the default first.
 ALLOWED: Final[Mapping[ConflictKind, tuple[Resolution, ...]]] = {
@@ -105,8 +99,7 @@ ALLOWED: Final[Mapping[ConflictKind, tuple[Resolution, ...]]] = {
         Resolution.KEEP_LOCAL,
         Resolution.LAST_UPDATE_WINS,
     ),
-    ConflictKind.UPDATE_MISSING: _ROW_NOT_THERE,
-    ConflictKind.UPDATE_DELETED: _ROW_NOT_THERE,
+    ConflictKind.UPDATE_MISSING: (Resolution.SKIP, Resolution.ERROR, Resolution.APPLY_REMOTE),
     ConflictKind.DELETE_MISSING: (Resolution.SKIP, Resolution.ERROR),
 }
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from spillway.apply.conflicts.conflict import Conflict
@@ -70,23 +69,6 @@ class ConflictFile:
                 self._path.replace(_older(self._path))
         except OSError as error:
             _log.warning("conflicts can't be written into %s: %s", self._path, error)
-
-
-def read_conflicts(path: Path) -> list[dict[str, Any]]:
-    """What the files have, oldest first, each conflict once; a line that was cut off is left out."""
-    found: dict[str, dict[str, Any]] = {}
-    for file in (_older(path), path):
-        for line in _lines(file):
-            with suppress(ValueError, KeyError, TypeError):
-                one = json.loads(line)
-                found.pop(one["id"], None)
-                found[one["id"]] = one
-    return list(found.values())
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with suppress(FileNotFoundError):
-        yield from path.read_bytes().splitlines()
 
 
 def _older(path: Path) -> Path:

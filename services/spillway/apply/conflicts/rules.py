@@ -7,7 +7,7 @@ The form, in a subscription's target::
         "tables": {"public.accounts": {"update_origin_differs": "merge"}}
     }
 
-A table is named as on the target, ``schema.table``. What is not named is done as PostgreSQL does it.
+A table is named as on the target, ``schema.table``. What is not named is as PostgreSQL has it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the target's catalog says of a table that only who meets a conflict needs to know: all of its
-columns, and its unique indexes with their expressions and conditions.
+"""What the target's catalog says of a table that only who meets a conflict needs to know: all of
+its columns, and its unique indexes with their expressions and conditions.
 
 Of a partitioned table the root's indexes are told; every partition has its own of each. A unique
 index that a partition has alone is not told: what it refuses is an error of the server.
@@ -22,8 +22,12 @@ _MAJOR_OF_NULLS_NOT_DISTINCT: Final = 15
 
 _COLUMNS: Final = b"""
 SELECT attname::text, pg_catalog.quote_ident(attname), attnum::int4,
-       pg_catalog.format_type(atttypid, -1), attgenerated <> '', attidentity = 'a'
-  FROM pg_catalog.pg_attribute
+       pg_catalog.format_type(atttypid, -1), attgenerated <> '', attidentity = 'a',
+       CASE WHEN attcollation <> typcollation THEN ' COLLATE ' || pg_catalog.quote_ident(nspname)
+                 || '.' || pg_catalog.quote_ident(collname) ELSE '' END
+  FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type t ON t.oid = atttypid
+  LEFT JOIN pg_catalog.pg_collation l ON l.oid = attcollation
+  LEFT JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
  WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 _INDEXES: Final = """
@@ -59,7 +63,9 @@ SELECT x.indexrelid, c.relname::text, x.indimmediate,
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, as SQL has it, its type's, and what can't be set."""
+    """A column: its name, as SQL has it, its type's, what can't be set, and COLLATE where its
+    collation is not its type's.
+    """
 
     name: str
     quoted: str
@@ -67,6 +73,7 @@ class Column:
     type_name: str
     is_generated: bool
     is_identity_always: bool
+    collate: str
 
 
 @dataclass(frozen=True, slots=True)

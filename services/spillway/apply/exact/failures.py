@@ -23,8 +23,8 @@ def conflict_error(conflict: Conflict) -> ApplyConflict:
     table = f"{conflict.schema}.{conflict.table}"
     lsn = Lsn(conflict.lsn)
     return ApplyConflict(
-        f"{conflict.message()}: {conflict.detail()}; in transaction {conflict.xid}, which commits "
-        f"at {lsn} on the source",
+        f"{conflict.message()} in transaction {conflict.xid}, which commits at {lsn} on the source:"
+        f" {conflict.detail()}",
         hint="Make the target's row agree, and it goes on by itself. Or choose a resolution: "
         f'"conflicts": {{"tables": {{"{table}": {{"{conflict.kind.value}": "…"}}}}}}. Or set such '
         'rows aside: "dead_letter": true. Or pass over the whole transaction: '
@@ -52,8 +52,8 @@ def row_refused(
         f"the target refuses a row of {name}{f', {key}' if key else ''}: {said} (SQLSTATE "
         f"{error.sqlstate}); change {number} of transaction {head.xid}, which commits at {lsn} on "
         "the source",
-        hint="Mend what refuses it on the target, and it goes on by itself. Or set such rows aside: "
-        f'"dead_letter": true. Or pass over the whole transaction: "skip_lsn": "{lsn}".',
+        hint="Mend what refuses it on the target, and it goes on by itself. Or set such rows "
+        f'aside: "dead_letter": true. Or pass over the whole transaction: "skip_lsn": "{lsn}".',
         table=name,
         key=key,
         lsn=str(lsn),
@@ -68,7 +68,7 @@ def _key(table: MatchedTable, change: Change) -> str:
         return ""
     pairs = zip(table.columns, values, table.relation.columns, strict=True)
     shown = [
-        f"{column.name} = {'NULL' if value is None else value.decode(errors='replace')}"
+        f"{column.name} = {value.decode(errors='replace') if isinstance(value, bytes) else 'NULL'}"
         for column, value, source in pairs
         if source.is_key and value is not UNCHANGED
     ]

@@ -9,7 +9,7 @@ constraint refuses) can be taken back alone. ::
                     ▼
               rows with its keys ─▶ insert_exists, multiple_unique_conflicts ─▶ resolution
 
-    update ─▶ find and lock ─▶ there? no ─▶ update_missing, update_deleted ─▶ resolution
+    update ─▶ find and lock ─▶ there? no ─▶ update_missing ─▶ resolution
                     ▼
               another's origin? ─▶ update_origin_differs ─▶ resolution
                     ▼
@@ -79,9 +79,7 @@ class OneByOne:
     refused: Conflict | None = None
     dead_letters: int = 0
 
-    def write(
-        self, rows: TableRows, change: Change, number: int, head: TransactionHead
-    ) -> None:
+    def write(self, rows: TableRows, change: Change, number: int, head: TransactionHead) -> None:
         """Write one insert, update or delete, or do what the rules say instead.
 
         Raises:
@@ -177,10 +175,9 @@ class _Writing:
     def _update(self) -> None:
         change = self.change
         assert change.new is not None
-        was_there = self.rows.is_there(change)
         found = self.rows.find(change)
         if found is None:
-            self._missing(ConflictKind.UPDATE_DELETED if was_there else ConflictKind.UPDATE_MISSING)
+            self._missing()
             return
         positions: Sequence[int] = range(len(change.new))
         if found.is_of_another:
@@ -209,12 +206,15 @@ class _Writing:
                 self._delete_at(place)
         self._update_at(found, new, positions)
 
-    def _missing(self, kind: ConflictKind) -> None:
+    def _missing(self) -> None:
         change = self.change
+        kind = ConflictKind.UPDATE_MISSING
         assert change.new is not None
         new = list(change.new)
         if change.old is not None and not change.old_is_key:
-            new = [old if one is UNCHANGED else one for one, old in zip(new, change.old, strict=True)]
+            new = [
+                old if one is UNCHANGED else one for one, old in zip(new, change.old, strict=True)
+            ]
         wished = self._wished(kind)
         why = ""
         if wished == Resolution.APPLY_REMOTE and UNCHANGED in new:
@@ -265,9 +265,7 @@ class _Writing:
             kind = ConflictKind.MULTIPLE_UNIQUE_CONFLICTS
         return self._resolve(kind, in_the_way, remote)
 
-    def _resolve(
-        self, kind: ConflictKind, met: list[FoundRow], remote: Row | None
-    ) -> Resolution:
+    def _resolve(self, kind: ConflictKind, met: list[FoundRow], remote: Row | None) -> Resolution:
         """Say what becomes of the rows that were met, and write that down: one of error (raised),
         apply_remote, keep_local and merge.
         """
@@ -338,7 +336,7 @@ class _Writing:
 
     def _delete_at(self, place: FoundRow) -> None:
         text = (
-            f"DELETE FROM {self.rows.statements.table.only}"
+            f"DELETE FROM {self.rows.statements.table.only}"  # noqa: S608 - quoted
             " WHERE tableoid = $1::oid AND ctid = $2::tid"
         )
         raw(self.by.connection, text.encode(), [place.tableoid, place.ctid], prepare=True)
@@ -356,7 +354,7 @@ class _Writing:
         if not positions:
             return
         assigned = ", ".join(f"{columns[i].quoted} = ${n + 3}" for n, i in enumerate(positions))
-        text = f"UPDATE {table.only} SET {assigned} WHERE tableoid = $1::oid AND ctid = $2::tid"
+        text = f"UPDATE {table.only} SET {assigned} WHERE tableoid = $1::oid AND ctid = $2::tid"  # noqa: S608 - quoted
         raw(self.by.connection, text.encode(), where + [new[i] for i in positions], prepare=True)
 
     def _write_anew(self, place: FoundRow, sets: Row) -> None:
@@ -371,7 +369,7 @@ class _Writing:
             else:
                 made.append(one.quoted)
         text = (
-            f"WITH gone AS (DELETE FROM {table.only} WHERE tableoid = $1::oid AND ctid = $2::tid"
+            f"WITH gone AS (DELETE FROM {table.only} WHERE tableoid = $1::oid AND ctid = $2::tid"  # noqa: S608 - quoted
             f" RETURNING *) INSERT INTO {table.quoted} ({', '.join(one.quoted for one in kept)})"
             f" OVERRIDING SYSTEM VALUE SELECT {', '.join(made)} FROM gone"
         )

@@ -8,20 +8,20 @@ and those whose names begin with its name and ``_``: the sessions that copied th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.exact.raw import raw
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import psycopg
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 _MAJOR_OF_ORIGINS: Final = 14
 _WRITTEN: Final = (
-    b"SELECT timestamp, roident::int8"
-    b" FROM pg_catalog.pg_xact_commit_timestamp_origin($1::xid)"
+    b"SELECT timestamp, roident::int8 FROM pg_catalog.pg_xact_commit_timestamp_origin($1::xid)"
 )
 _NAMES: Final = b"SELECT roident::int8, roname FROM pg_catalog.pg_replication_origin"
 

@@ -63,6 +63,8 @@ PREPARED: Final = """CREATE TABLE IF NOT EXISTS spillway.prepared (
     end_lsn pg_catalog.pg_lsn NOT NULL,
     PRIMARY KEY (subscription, gid)
 )"""
+#: For :class:`~spillway.apply.target.session.TargetPlan`.
+OWN_TABLES: Final = (CONFLICTS, DEAD_LETTER, PREPARED)
 _ACTIONS: Final = {"I": "insert", "U": "update", "D": "delete"}
 
 
@@ -127,9 +129,7 @@ def _row(
         return None
     sent = {
         column.name: value
-        for column, value, source in zip(
-            table.columns, values, table.relation.columns, strict=True
-        )
+        for column, value, source in zip(table.columns, values, table.relation.columns, strict=True)
         if value is not UNCHANGED and (source.is_key or not key_only)
     }
     return _json(row_as_json(sent))

@@ -60,11 +60,6 @@ class TableRows:
         cursor = raw(self.connection, text, values, prepare=True)
         return self._found(cells(cursor, 0)) if cursor.rowcount else None
 
-    def is_there(self, change: Change) -> bool:
-        """Whether the row is there now, whoever has locked it."""
-        text, values = self.statements.find(change, "1", "")
-        return raw(self.connection, text, values, prepare=True).rowcount > 0
-
     def in_the_way(self, row: Row, own: FoundRow | None) -> list[FoundRow]:
         """Find and lock the rows that have a key of *row* in a unique index, one for each index.
 
@@ -90,12 +85,11 @@ class TableRows:
             key = tuple(row[name] for name in of)
         else:
             known = [one for one in self.facts.columns if one.name in row]
-            made = ", ".join(f"${n + 1}::{one.type_name} AS {one.quoted}" for n, one in enumerate(known))
-            wanted = ", ".join(f"({one})" for one in index.definitions)
-            text = (
-                f"SELECT {wanted} FROM (SELECT {made}) AS row"
-                f" WHERE {index.predicate or 'true'}"
+            made = ", ".join(
+                f"${n + 1}::{one.type_name} AS {one.quoted}" for n, one in enumerate(known)
             )
+            wanted = ", ".join(f"({one})" for one in index.definitions)
+            text = f"SELECT {wanted} FROM (SELECT {made}) AS row WHERE {index.predicate or 'true'}"  # noqa: S608 - quoted
             # A column that is not known would be an error: all are, but for an insert's defaults.
             if len(known) < len(self.facts.columns):
                 return None
@@ -126,11 +120,9 @@ class TableRows:
             conditions.append(f"({index.predicate})")
         if own is not None:
             values += [own.tableoid, own.ctid]
-            conditions.append(
-                f"(tableoid, ctid) <> (${len(values) - 1}::oid, ${len(values)}::tid)"
-            )
+            conditions.append(f"(tableoid, ctid) <> (${len(values) - 1}::oid, ${len(values)}::tid)")
         text = (
-            f"SELECT {self._columns} FROM {self.statements.table.only}"
+            f"SELECT {self._columns} FROM {self.statements.table.only}"  # noqa: S608 - quoted
             f" WHERE {' AND '.join(conditions)} LIMIT 1 FOR UPDATE"
         )
         cursor = raw(self.connection, text.encode(), values)
@@ -183,4 +175,3 @@ def names_of(statements: TableStatements, values: Sequence[Any]) -> Row:
         for column, value in zip(columns, values, strict=True)
         if value is not UNCHANGED
     }
-

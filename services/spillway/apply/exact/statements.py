@@ -5,6 +5,8 @@ prepares them once. Parameters are text in the source's form, of a type that the
 where they stand, so that the type's input function reads them as PostgreSQL's worker has it; where
 nothing says the type, there is a cast.
 
+Values in binary form never come here: the stream is asked for text.
+
 A statement changes at most one row. It finds it as :mod:`spillway.apply.tables.matched` says; by a
 whole row the first that is equal is locked, and written by its ctid.
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spillway.apply.changes import Change
+    from spillway.apply.exact.facts import TableFacts
     from spillway.apply.tables.matched import MatchedTable
 
 Value = bytes | None
@@ -43,16 +46,18 @@ class TableStatements:
 
     Args:
         table: the table.
-        has_deferrable: that it has a deferrable unique constraint, with which PostgreSQL refuses
-            ON CONFLICT.
+        facts: what else its catalog says. With a deferrable unique constraint PostgreSQL refuses ON
+            CONFLICT.
         tells_origins: that updates and deletes return the number of the origin that wrote the row
             before.
     """
 
-    def __init__(self, table: MatchedTable, *, has_deferrable: bool, tells_origins: bool) -> None:
+    def __init__(self, table: MatchedTable, facts: TableFacts, *, tells_origins: bool) -> None:
         self.table = table
         self.tells_origins = tells_origins
-        self._on_conflict = "" if has_deferrable else " ON CONFLICT DO NOTHING"
+        self._on_conflict = "" if facts.has_deferrable else " ON CONFLICT DO NOTHING"
+        #: a comparison needs one collation on both sides
+        self._collate = {one.name: one.collate for one in facts.columns}
         self._texts: dict[tuple[Any, ...], bytes] = {}
 
     def insert(self, new: Sequence[Any], *, plain: bool = False) -> tuple[bytes, Values]:
@@ -68,14 +73,13 @@ class TableStatements:
                 else "DEFAULT VALUES"
             )
             tail = "" if plain else self._on_conflict
-            text = self._keep(
-                ("insert", plain), f"INSERT INTO {self.table.quoted} {rows}{tail}"
-            )
+            text = self._keep(("insert", plain), f"INSERT INTO {self.table.quoted} {rows}{tail}")
         return text, list(new)
 
     def update(self, change: Change) -> tuple[bytes, Values] | None:
         """Find a row and write it; None if only its present values tell how."""
-        assert change.new is not None
+        new: Sequence[Any] | None = change.new
+        assert new is not None
         sets = self.set_positions(change)
         if sets is None:
             return None
@@ -85,7 +89,7 @@ class TableStatements:
         if text is None:
             text = self._keep(key, self._update(sets, search))
         values = self._parameters(search)
-        values += [change.new[i] for i in sets]
+        values += [new[i] for i in sets]
         return text, values
 
     def delete(self, change: Change) -> tuple[bytes, Values]:
@@ -95,7 +99,7 @@ class TableStatements:
         text = self._texts.get(key)
         if text is None:
             condition = self._condition(search)
-            what = f"DELETE FROM {self.table.only} WHERE"
+            what = f"DELETE FROM {self.table.only} WHERE"  # noqa: S608 - quoted
             if self._is_found_by_statement:
                 sql = f"{what} {condition}"
             else:
@@ -111,7 +115,7 @@ class TableStatements:
         if text is None:
             text = self._keep(
                 key,
-                f"SELECT {columns} FROM {self.table.only} WHERE {self._condition(search)}"
+                f"SELECT {columns} FROM {self.table.only} WHERE {self._condition(search)}"  # noqa: S608 - quoted
                 f" LIMIT 1 {tail}",
             )
         return text, self._parameters(search)
@@ -159,7 +163,7 @@ class TableStatements:
             f"{table.columns[i].quoted} = ${before + n + 1}" for n, i in enumerate(sets)
         )
         condition = self._condition(search)
-        what = f"UPDATE {table.only} SET {assigned} WHERE"
+        what = f"UPDATE {table.only} SET {assigned} WHERE"  # noqa: S608 - quoted
         if self._is_found_by_statement:
             return f"{what} {condition}"
         return f"{self._found(condition)} {what} {_BY_PLACE}{self._returning}"
@@ -170,7 +174,7 @@ class TableStatements:
 
     def _found(self, condition: str) -> str:
         return (
-            "WITH found AS MATERIALIZED (SELECT tableoid, ctid, xmin"
+            "WITH found AS MATERIALIZED (SELECT tableoid, ctid, xmin"  # noqa: S608 - quoted
             f" FROM {self.table.only} WHERE {condition} LIMIT 1 FOR UPDATE)"
         )
 
@@ -196,11 +200,12 @@ class TableStatements:
             for one in table.key
         ]
         ours = [one.quoted for one in (*table.columns, *table.unsent)]
-        theirs = [f"${i + 1}::{one.type_name}" for i, one in enumerate(table.columns)]
+        theirs = [
+            f"${i + 1}::{one.type_name}{self._collate[one.name]}"
+            for i, one in enumerate(table.columns)
+        ]
         theirs += [f"NULL::{one.type_name}" for one in table.unsent]
-        compared.append(
-            f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))"
-        )
+        compared.append(f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))")
         return " AND ".join(compared)
 
     def _keep(self, key: tuple[Any, ...], text: str) -> bytes:

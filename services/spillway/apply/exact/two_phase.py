@@ -6,13 +6,13 @@ the same transaction here, the source's identifier may be taken on the target by
 subscriptions in a row of servers must not prepare under one name. The end of the PREPARE is in it
 because a target tells of a prepared transaction nothing but its identifier; so a ROLLBACK PREPARED
 finds the one that it means, and passes over one that never came (PostgreSQL compares the prepare's
-LSN and time, which only the server itself can see). A COMMIT PREPARED does not say where the PREPARE
-ended; it finds the transaction by the rest.
+LSN and time, which only the server itself can see). A COMMIT PREPARED does not say where the
+PREPARE ended; it finds the transaction by the rest.
 
-Exactly once. With an origin, PREPARE, COMMIT PREPARED and ROLLBACK PREPARED each carry the position
-in their own record. With positions in rows they can't: a row that a prepared transaction updated
-would stay locked until it is finished. So the transaction inserts a row of its own into
-``spillway.prepared`` before it is prepared, and what comes again after a kill is known:
+Exactly once. A position is a row, and a row that a prepared transaction updated would stay locked
+until it is finished. So PREPARE and what finishes it are followed by the position in a transaction
+of its own, and may come again when the program ends between. The prepared transaction has inserted
+a row of its own into ``spillway.prepared``, by which that is known:
 
 =======================  ====================  ==================================================
 prepared transaction     row                   what comes again
@@ -22,7 +22,7 @@ gone                     there                 it was committed: PREPARE and COM
 gone                     not there             never prepared here, or rolled back: PREPARE is done
 =======================  ====================  ==================================================
 
-Rows of transactions whose end is behind the position are deleted with the next one that is finished.
+Rows of transactions whose end is behind the position are deleted when the next one is finished.
 
 Source: TwoPhaseTransactionGid, apply_handle_prepare, apply_handle_commit_prepared,
 apply_handle_rollback_prepared (src/backend/replication/logical/worker.c), LookupGXact
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _COMMIT_PREPARED: Final = "K"
 _HINT: Final = (
     "On the target: ALTER SYSTEM SET max_prepared_transactions = 100; and restart it: the "
-    'subscription goes on by itself. Or have transactions come when they commit: "two_phase": false '
-    "for a new subscription."
+    "subscription goes on by itself. Or use a slot without two_phase: transactions come when they "
+    "commit, then."
 )
 
 
@@ -77,11 +77,10 @@ class PreparedTransactions:
         """
         gid = self._gid(head)
         session = self._session
-        if not session.uses_origin:
-            self._connection.execute(
-                "INSERT INTO spillway.prepared (subscription, gid, end_lsn) VALUES (%s, %s, %s)",
-                [session.subscription, gid, str(Lsn(head.end_lsn))],
-            )
+        self._connection.execute(
+            "INSERT INTO spillway.prepared (subscription, gid, end_lsn) VALUES (%s, %s, %s)",
+            [session.subscription, gid, str(Lsn(head.end_lsn))],
+        )
         try:
             session.prepare(head, gid)
         except (psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.OutOfMemory) as error:
@@ -91,8 +90,6 @@ class PreparedTransactions:
                 hint=_HINT,
                 xid=head.xid,
             ) from error
-        if not session.uses_origin:
-            session.record(head)
 
     def finish(self, head: TransactionHead) -> None:
         """Commit or roll back what was prepared, as the source did.
@@ -108,12 +105,12 @@ class PreparedTransactions:
             session.finish_prepared(head, gid, commit=commits)
         else:
             session.record(head)
-        if not session.uses_origin:
-            # Also of others, whose kill came between the two.
-            self._connection.execute(
-                "DELETE FROM spillway.prepared WHERE subscription = %s AND end_lsn <= %s",
-                [session.subscription, str(Lsn(head.end_lsn))],
-            )
+        # Behind the position: what it is about does not come again. Of those that are still
+        # prepared no row is seen here.
+        self._connection.execute(
+            "DELETE FROM spillway.prepared WHERE subscription = %s AND end_lsn <= %s",
+            [session.subscription, str(Lsn(head.end_lsn))],
+        )
 
     def _to_finish(self, head: TransactionHead, *, commits: bool) -> str | None:
         if not commits:
@@ -121,8 +118,8 @@ class PreparedTransactions:
         found = self._find(f"{self._stem}{head.xid}_", is_prefix=True)
         if found is None and not self._was_committed(f"{self._stem}{head.xid}_", is_prefix=True):
             raise TargetTransactionLost(
-                f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)} on the source, is "
-                f'not prepared on the target: "{self._stem}{head.xid}_…" is not in '
+                f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)} on the source, "
+                f'is not prepared on the target: "{self._stem}{head.xid}_…" is not in '
                 "pg_prepared_xacts",
                 hint="Somebody has finished it there. If it was committed, or its rows are not "
                 f'missed: "skip_lsn": "{Lsn(head.commit_lsn)}". Else repair its tables afterwards.',
@@ -137,17 +134,15 @@ class PreparedTransactions:
 
     def _find(self, gid: str, *, is_prefix: bool = False) -> str | None:
         row = self._connection.execute(
-            "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() AND "
+            "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() AND "  # noqa: S608 - quoted
             + ("pg_catalog.starts_with(gid, %s)" if is_prefix else "gid = %s"),
             [gid],
         ).fetchone()
         return None if row is None else str(row[0])
 
     def _was_committed(self, gid: str, *, is_prefix: bool = False) -> bool:
-        if self._session.uses_origin:
-            return False
         row = self._connection.execute(
-            "SELECT 1 FROM spillway.prepared WHERE subscription = %s AND "
+            "SELECT 1 FROM spillway.prepared WHERE subscription = %s AND "  # noqa: S608 - quoted
             + ("pg_catalog.starts_with(gid, %s)" if is_prefix else "gid = %s"),
             [self._session.subscription, gid],
         ).fetchone()

@@ -1,8 +1,8 @@
 """Transactions, written change by change: each source transaction in one of the target's.
 
-A transaction is cut into chunks. A chunk's statements are sent in one go (pipeline mode), each as if
-nothing were in its way, and what the server says of each tells whether that was so: one row, and of
-no other origin. If it was not, the chunk is taken back and written again by
+A transaction is cut into chunks. A chunk's statements are sent in one go (pipeline mode), each as
+if nothing were in its way, and what the server says of each tells whether that was so: one row, and
+of no other origin. If it was not, the chunk is taken back and written again by
 :mod:`spillway.apply.exact.one_by_one`, which tells conflicts and resolves them. ::
 
     BEGIN ─▶ chunk 1 ─▶ SAVEPOINT ─▶ chunk 2 ─▶ SAVEPOINT ─▶ chunk 3 ─▶ … ─▶ position, COMMIT
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 _CHUNK_CHANGES: Final = 128
 _CHUNK_BYTES: Final = 1 << 20
 
-_ORDINARY: Final = "B"
 _PREPARED: Final = "b"
 _COMMIT_PREPARED: Final = "K"
 _ROLLBACK_PREPARED: Final = "r"
@@ -64,8 +63,8 @@ class ExactGroup(Protocol):
     """What the writer asks of a group of transactions, in commit order."""
 
     @property
-    def is_within(self) -> bool:
-        """Whether the last transaction goes on in the next group."""
+    def is_piece(self) -> bool:
+        """Whether its transaction goes on in the next group."""
 
     def heads(self) -> list[TransactionHead]:
         """The transactions."""
@@ -105,7 +104,6 @@ class ExactWriter:
 
     Attributes:
         skipped: the commit LSN of the transaction that was passed over, once it was; None before.
-
         dead_letters: rows in the dead letters, of this run.
     """
 
@@ -145,7 +143,7 @@ class ExactWriter:
         #: the transaction that goes on in the next group
         self._within: TransactionHead | None = None
         #: whether the open transaction is passed over; what has been written of it; its changes
-        self._is_skipping = False
+        self._is_there = self._passes_over = False
         self._chunks = 0
         self._number = 0
         self._one_by_one = OneByOne(
@@ -173,8 +171,7 @@ class ExactWriter:
         heads = group.heads()
         try:
             for i, head in enumerate(heads):
-                goes_on = group.is_within and i == len(heads) - 1
-                self._transaction(head, group.changes(i), ends=not goes_on)
+                self._transaction(head, group.changes(i), ends=not group.is_piece)
             self._tables.learn(self._newest.values())
             self._newest.clear()
         except psycopg.Error as error:
@@ -201,11 +198,11 @@ class ExactWriter:
 
     def _transaction(self, head: TransactionHead, changes: Iterator[Change], *, ends: bool) -> None:
         if head.kind in (_COMMIT_PREPARED, _ROLLBACK_PREPARED):
-            self._prepared.finish(head)
+            self._finish_prepared(head)
             return
         if self._within is None:
             self._begin(head)
-        if not self._is_skipping:
+        if not self._passes_over:
             self._write_chunks(head, changes)
         self._within = None if ends else head
         if ends:
@@ -213,32 +210,36 @@ class ExactWriter:
 
     def _begin(self, head: TransactionHead) -> None:
         self._reset()
-        self._is_skipping = bool(self._options.skip_lsn) and (
-            head.commit_lsn == self._options.skip_lsn and self.skipped is None
-        )
-        if head.kind == _PREPARED and self._prepared.is_there(head):
-            # It was prepared before the program ended, which could not say so.
-            self._is_skipping = True
-        if not self._is_skipping:
-            self._session.begin()
+        # It may have been prepared before this program ended, or lost its connection.
+        self._is_there = head.kind == _PREPARED and self._prepared.is_there(head)
+        self._passes_over = self._is_there or self._is_skipped(head)
+        self._session.begin()
 
     def _end(self, head: TransactionHead) -> None:
         session = self._session
-        if self._is_skipping:
-            session.record(head)
-            if head.commit_lsn == self._options.skip_lsn:
-                self.skipped = head.commit_lsn
+        self._write_down()
+        if head.kind == _PREPARED and not self._is_there:
+            # One that is passed over, too: what commits it finds it.
+            self._prepared.prepare(head)
         else:
-            self._write_down()
-            if head.kind == _PREPARED:
-                self._prepared.prepare(head)
-            else:
-                session.commit(head)
-            self.dead_letters += self._one_by_one.dead_letters
+            session.commit(head)
+        if self._is_skipped(head):
+            self.skipped = head.commit_lsn
+        self.dead_letters += self._one_by_one.dead_letters
         self._reset()
 
+    def _finish_prepared(self, head: TransactionHead) -> None:
+        if head.kind == _COMMIT_PREPARED and self._is_skipped(head):
+            self._session.record(head)
+            self.skipped = head.commit_lsn
+        else:
+            self._prepared.finish(head)
+
+    def _is_skipped(self, head: TransactionHead) -> bool:
+        return bool(self._options.skip_lsn) and head.commit_lsn == self._options.skip_lsn
+
     def _reset(self) -> None:
-        self._is_skipping = False
+        self._is_there = self._passes_over = False
         self._chunks = self._number = 0
         self._one_by_one.met = []
         self._one_by_one.refused = None
@@ -258,7 +259,7 @@ class ExactWriter:
         self._reset()
         if refused is not None:
             self._log.record([refused])
-        if not self._connection.broken:
+        if not self._connection.closed:
             self._session.rollback()
 
     # -- chunks -------------------------------------------------------------------------------
@@ -329,9 +330,7 @@ class ExactWriter:
                 continue
             statements.table.updatable_or_raise()
             if change.kind == "D":
-                found.append(
-                    _Statement(*statements.delete(change), statements.tells_origins, 1)
-                )
+                found.append(_Statement(*statements.delete(change), statements.tells_origins, 1))
                 continue
             update = statements.update(change)
             if update is None:
@@ -379,9 +378,7 @@ class ExactWriter:
         known = self._rows.get(change.relation.relation_id)
         if known is None or known[0] is not table:
             asked = facts.ask(self._connection, table.oid, self._session.major)
-            statements = TableStatements(
-                table, has_deferrable=asked.has_deferrable, tells_origins=self._origins.are_known
-            )
+            statements = TableStatements(table, asked, tells_origins=self._origins.are_known)
             rows = TableRows(self._connection, statements, asked, self._origins)
             known = self._rows[change.relation.relation_id] = table, rows
         return known[1]
@@ -403,5 +400,3 @@ class ExactWriter:
 def _size(change: Change) -> int:
     values = (*(change.old or ()), *(change.new or ()))
     return sum(len(value) for value in values if isinstance(value, bytes))
-
-

@@ -23,6 +23,7 @@ from psycopg import sql
 from spillway.apply.sync.copying import CopyStopped, copy_range
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import SourceError, SpillwayError
+from spillway.failpoints import failpoint
 from spillway.receiver.conninfo import redact
 
 if TYPE_CHECKING:
@@ -85,9 +86,7 @@ class Attempt:
             waiting = [c for c in self.copies if c.left and c.failed is None]
             if not waiting or self.failure is not None:
                 return None
-            chosen = min(
-                waiting, key=lambda c: (c.at_work, -c.plan.published.size_bytes, c.key)
-            )
+            chosen = min(waiting, key=lambda c: (c.at_work, -c.plan.published.size_bytes, c.key))
             count = len(chosen.left) if chosen.is_one else 1
             places, chosen.left = chosen.left[:count], chosen.left[count:]
             chosen.at_work += 1
@@ -224,6 +223,7 @@ class Copiers:
                 source.execute("ROLLBACK TO SAVEPOINT one")
                 self._states.store_range(target, copy.key, place, copied.rows, copied.bytes)
                 counted.append((place, copied.rows, copied.bytes))
+            failpoint("table_sync.before_range")
             target.execute("COMMIT")
         except psycopg.Error as error:
             if not target.closed:
@@ -237,6 +237,7 @@ class Copiers:
         finally:
             with attempt.lock:
                 copy.in_flight -= in_flight
+        failpoint("table_sync.after_range")
         for place, rows, size in counted:
             self._states.range_changed(copy.key, place, rows, size)
 
@@ -293,9 +294,7 @@ class Copiers:
         connection = self._plain(None, target)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            connection.execute(
-                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self._snapshot)
-            )
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self._snapshot))
         except psycopg.Error as error:
             connection.close()
             raise SourceError(

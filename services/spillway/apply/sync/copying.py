@@ -16,7 +16,7 @@ import select
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 from psycopg import pq
@@ -92,33 +92,11 @@ def copy_range(
     if result.status != pq.ExecStatus.COPY_IN:
         _give_up(reading)
         raise psycopg.errors.error_from_result(result)
-    assert reading.pgconn_ptr is not None
-    assert writing.pgconn_ptr is not None
-    relay = CopyRelay(reading.pgconn_ptr, writing.pgconn_ptr, _functions())
+    relay = CopyRelay(_address(reading), _address(writing), _functions())
     # As psycopg has it, data that the target is not ready for would be gathered without a bound.
     writing.nonblocking = 0
     try:
-        ended, before = GOES_ON, 0
-        while ended == GOES_ON:
-            ended = relay.run(_PIECE_BYTES, _WAIT_MS)
-            told(relay.size - before)
-            before = relay.size
-            if is_over():
-                raise CopyStopped(
-                    f"the copy of {plan.published.key[0]}.{plan.published.key[1]} was stopped",
-                    hint="It goes on when the subscription runs again.",
-                )
-            if _has_failed(writing):
-                break
-        if ended == SOURCE_FAILED:
-            raise SourceError(
-                f"{_what(plan)}: the source's connection broke: "
-                f"{' '.join(redact(reading.get_error_message(), source.info.dsn).split())}",
-                hint="The copy goes on where it is.",
-            )
-        read = _ended(reading) if ended == SOURCE_ENDED else None
-        if isinstance(read, psycopg.Error):
-            raise _source_error(read, plan, source)
+        read = _relay(relay, source, target, plan, told, is_over)
     except BaseException as error:
         _end(writing, type(error).__name__.encode())
         writing.nonblocking = 1
@@ -138,8 +116,50 @@ def copy_range(
     return Copied(written, relay.size)
 
 
+def _relay(
+    relay: CopyRelay,
+    source: Connection,
+    target: Connection,
+    plan: CopyPlan,
+    told: Callable[[int], None],
+    is_over: Callable[[], bool],
+) -> int | None:
+    """Pass all data on; return the rows that the source sent, None when the target has failed."""
+    ended, before = GOES_ON, 0
+    while ended == GOES_ON:
+        ended = relay.run(_PIECE_BYTES, _WAIT_MS)
+        told(relay.size - before)
+        before = relay.size
+        if is_over():
+            raise CopyStopped(
+                f"{_what(plan)} was stopped",
+                hint="It goes on when the subscription runs again.",
+            )
+        if _has_failed(target.pgconn):
+            return None
+    if ended == SOURCE_FAILED:
+        text = redact(source.pgconn.get_error_message(), source.info.dsn)
+        raise SourceError(
+            f"{_what(plan)}: the source's connection broke: {' '.join(text.split())}",
+            hint="The copy goes on where it is.",
+        )
+    if ended != SOURCE_ENDED:
+        return None
+    read = _ended(source.pgconn)
+    if isinstance(read, psycopg.Error):
+        raise _source_error(read, plan, source)
+    return read
+
+
 def _what(plan: CopyPlan) -> str:
     return f"copying {'.'.join(plan.published.key)}"
+
+
+def _address(connection: pq.abc.PGconn) -> int:
+    """Return where libpq has the connection: in each of psycopg's implementations."""
+    found = cast("Any", connection).pgconn_ptr
+    assert found is not None
+    return int(found)
 
 
 def _has_failed(target: pq.abc.PGconn) -> bool:
@@ -175,7 +195,7 @@ def _end(target: pq.abc.PGconn, error: bytes | None) -> int | psycopg.Error:
 
 
 def _give_up(source: pq.abc.PGconn) -> None:
-    """Leave a COPY of the source, which may have much to send yet: the session is of no use then."""
+    """Leave a COPY of the source, which may have much to send yet: the session ends with it."""
     source.finish()
 
 

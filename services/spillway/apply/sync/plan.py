@@ -54,7 +54,7 @@ class CopyPlan:
 
     def from_source(self, part: CopyRange) -> sql.Composed:
         """Return the statement that reads a range on the source."""
-        where = []
+        where: list[sql.Composable] = []
         if part.first:
             where.append(sql.SQL("ctid >= {}::pg_catalog.tid").format(f"({part.first},0)"))
         if part.end is not None:
@@ -62,7 +62,7 @@ class CopyPlan:
         if self.published.filters:
             # Expressions as pg_get_expr writes them.
             either = " OR ".join(f"({one})" for one in self.published.filters)
-            where.append(sql.SQL(f"({either})"))  # type: ignore[arg-type]
+            where.append(sql.SQL(f"({either})"))
         whole = part.first is None
         return sql.SQL("COPY (SELECT {} FROM {}{}{}) TO STDOUT{}").format(
             sql.SQL(", ").join(
@@ -78,7 +78,7 @@ class CopyPlan:
     @property
     def into_target(self) -> sql.Composed:
         """The statement that takes any of the ranges on the target."""
-        columns = sql.SQL("")
+        columns: sql.Composable = sql.SQL("")
         if self.target.columns:
             columns = sql.SQL(" ({})").format(
                 sql.SQL(", ").join(sql.Identifier(column.name) for column in self.target.columns)

@@ -280,8 +280,7 @@ def _columns(
     return tuple(
         SourceColumn(name, type_oid, modifier, is_key or identity == "f")
         for attnum, name, type_oid, modifier, generated, is_key in rows
-        if (chosen is None or attnum in chosen)
-        and (not generated or says_generated)
+        if (chosen is None or attnum in chosen) and (not generated or says_generated)
     )
 
 

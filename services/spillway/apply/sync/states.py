@@ -65,7 +65,26 @@ SELECT schema_name, table_name, state::text, lsn::text, snapshot, ranges, ranges
        dropped_indexes, rows, bytes, bytes_total, error
   FROM spillway.tables WHERE subscription = %s
 """
-_WHICH: Final = "WHERE subscription = %s AND schema_name = %s AND table_name = %s"
+_DELETE: Final = """
+DELETE FROM spillway.tables WHERE subscription = %s AND schema_name = %s AND table_name = %s
+"""
+_STORE: Final = """
+UPDATE spillway.tables
+   SET state = %s, lsn = %s, snapshot = %s, ranges = %s, ranges_done = %s, is_ours = %s,
+       dropped_indexes = %s, rows = %s, bytes = %s, bytes_total = %s, error = nullif(%s, ''),
+       started_at = CASE WHEN %s THEN pg_catalog.clock_timestamp() ELSE started_at END,
+       ended_at = CASE WHEN %s THEN pg_catalog.clock_timestamp() END
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s
+"""
+_STORE_RANGE: Final = """
+UPDATE spillway.tables
+   SET ranges_done = ranges_done || %s::int, rows = rows + %s, bytes = bytes + %s
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s AND state = 'd'
+"""
+_READY: Final = """
+UPDATE spillway.tables SET state = 'r'
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s AND state = 's'
+"""
 
 #: A table's schema and name, on the source.
 TableName = tuple[str, str]
@@ -173,7 +192,8 @@ class TableStates:
                 total,
                 error or "",
             )
-        self._replace(found)
+        with self._lock:
+            self._replace_locked(found)
 
     # --- for the worker and the writers -------------------------------------------------------
 
@@ -223,7 +243,9 @@ class TableStates:
             self._held = lsn
 
     def add(self, connection: Connection, tables: Iterable[TableName]) -> list[TableState]:
-        """Add tables that are not known yet, as init; return them."""
+        """Add tables that are not known yet, as init; return them: for :meth:`changed`, after the
+        commit.
+        """
         new = [TableState(*key) for key in tables if key not in self._tables]
         for table in new:
             connection.execute(
@@ -231,26 +253,25 @@ class TableStates:
                 " VALUES (%s, %s, %s, 'i')",
                 [self._subscription, table.schema, table.table],
             )
-        self.changed(*new)
         return new
 
     def forget(self, connection: Connection, tables: Iterable[TableName]) -> None:
-        """Remove tables that are not the subscription's any more; their rows stay."""
+        """Remove tables that are not the subscription's any more; their rows stay. For
+        :meth:`forgotten`, after the commit.
+        """
+        for key in tables:
+            connection.execute(_DELETE, [self._subscription, *key])
+
+    def forgotten(self, tables: Iterable[TableName]) -> None:
+        """Make known that tables were removed."""
         gone = set(tables)
-        for key in gone:
-            connection.execute(
-                f"DELETE FROM spillway.tables {_WHICH}", [self._subscription, *key]
-            )
-        self._replace({key: table for key, table in self._tables.items() if key not in gone})
+        with self._lock:
+            self._replace_locked({k: v for k, v in self._tables.items() if k not in gone})
 
     def store(self, connection: Connection, table: TableState) -> None:
         """Write a table's row, but for its ranges' progress (:meth:`store_range`)."""
         connection.execute(
-            f"""UPDATE spillway.tables SET state = %s, lsn = %s, snapshot = %s, ranges = %s,
-                ranges_done = %s, is_ours = %s, dropped_indexes = %s, rows = %s, bytes = %s,
-                bytes_total = %s, error = nullif(%s, ''),
-                started_at = CASE WHEN %s THEN pg_catalog.clock_timestamp() ELSE started_at END,
-                ended_at = CASE WHEN %s THEN pg_catalog.clock_timestamp() END {_WHICH}""",
+            _STORE,
             [
                 table.state.value,
                 str(Lsn(table.lsn)) if table.lsn else None,
@@ -277,8 +298,7 @@ class TableStates:
         finds it only whole. Waits for others that write the same table's row, until they commit.
         """
         connection.execute(
-            f"""UPDATE spillway.tables SET ranges_done = ranges_done || %s::int,
-                rows = rows + %s, bytes = bytes + %s {_WHICH} AND state = 'd'""",
+            _STORE_RANGE,
             [place, rows, size, self._subscription, *table],
         )
 
@@ -315,14 +335,10 @@ class TableStates:
         ]
         for table in passed:
             connection.execute(
-                f"UPDATE spillway.tables SET state = 'r' {_WHICH} AND state = 's'",
+                _READY,
                 [self._subscription, *table.key],
             )
         return passed
-
-    def _replace(self, tables: Mapping[TableName, TableState]) -> None:
-        with self._lock:
-            self._replace_locked(tables)
 
     def _replace_locked(self, tables: Mapping[TableName, TableState]) -> None:
         self._tables = tables

@@ -27,14 +27,15 @@ import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 from psycopg import sql
 
-from spillway.apply.sync import indexes
-from spillway.apply.sync.copiers import Copiers, TableCopy, connect_source
+from spillway.apply.sync import indexes, sequences
+from spillway.apply.sync.copiers import Copiers, TableAltered, TableCopy, connect_source
+from spillway.apply.sync.definitions import create_missing
 from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.sync.states import SyncState, TableName, TableState, TableStates
@@ -42,9 +43,10 @@ from spillway.apply.tables.matching import match_all, same_name
 from spillway.apply.target.failures import from_postgres
 from spillway.consumer.snapshots import Source, SourceSnapshot
 from spillway.errors import SourceError, SpillwayError
+from spillway.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from spillway.apply.sync.plan import CopyPlan
@@ -61,6 +63,8 @@ _NEAR_BYTES: Final = 4 << 20
 _POLL_S: Final = 0.2
 _RETRY_S: Final = 5.0
 _RETRY_MAX_S: Final = 180.0
+#: of the first copy, when connections break
+_ATTEMPTS: Final = 6
 
 
 class CatchUp(Protocol):
@@ -99,6 +103,10 @@ class SyncSettings:
     range_bytes: int = 128 << 20
     #: indexes that are no constraints are dropped for the copy and made again
     defer_indexes: bool = False
+    #: tables that the target lacks are made from the source's definitions
+    create_tables: bool = False
+    #: sequences are set again after so many seconds; None: at the first copy and a refresh only
+    sequences_every_s: float | None = None
     rename: Rename = same_name
     #: which of the published tables are the subscription's
     selected: Callable[[str, str], bool] = _all
@@ -108,13 +116,6 @@ class SyncSettings:
 class _Retry:
     at: float
     pause: float
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """What the worker's thread is to do at its next boundary."""
-
-    tables: set[TableName] = field(default_factory=set)
 
 
 class TableSync:
@@ -164,9 +165,15 @@ class TableSync:
         self._holding = ExitStack()
         self._position = 0
         self._lock = threading.Lock()
-        self._waiting = _Waiting()
+        #: what the worker's thread is to do at its next boundary
+        self._waiting: set[TableName] = set()
         self._retries: dict[TableName, _Retry] = {}
         self._copies: Sequence[TableCopy] = ()
+        self._sequences_at = 0.0
+        #: how sequences stood when they were last set; None: never yet
+        self.sequences: sequences.SequenceSync | None = None
+        #: what could not be made on the target, and why
+        self.not_made: Mapping[str, str] = {}
         self._thread: threading.Thread | None = None
         self._boundary: Connection | None = None
         try:
@@ -191,11 +198,36 @@ class TableSync:
         """
         self._position = position
         self.list_tables()
+        # Of a process that was killed after a copy.
+        self.at_boundary(position)
+        failures = 0
         while self._due() and not self._stopping.is_set():
-            self._attempt()
+            try:
+                self._attempt()
+            except SpillwayError as error:
+                failures += 1
+                if failures >= _ATTEMPTS or self._stopping.is_set():
+                    raise
+                # The snapshot is kept for a while: what is durable need not be copied again.
+                self._tell(f"table sync: {error.message}: it is tried again")
+                self._stopping.wait(min(2.0**failures / 2, _RETRY_S))
             # Nothing streams: a table is handed over as soon as it is copied.
             self.at_boundary(position)
         self._let_go()
+        if not self._stopping.is_set():
+            self.synchronize_sequences()
+
+    def begin_without_copy(self, position: int) -> None:
+        """Take the tables as they are on the target: ``copy_data = false``.
+
+        Args:
+            position: where the stream will begin.
+
+        Raises:
+            SpillwayError: as :meth:`first_copy`.
+        """
+        self._position = position
+        self.list_tables(is_copied=False)
 
     def start(self) -> None:
         """Begin to copy beside the stream what is missing, now and later."""
@@ -218,7 +250,7 @@ class TableSync:
         whole = [t for t in tables if t.state == SyncState.FINISHED_COPY and t.lsn >= position]
         passed = any(t.state == SyncState.SYNC_DONE and t.lsn <= position for t in tables)
         with self._lock:
-            waiting = set(self._waiting.tables)
+            waiting = set(self._waiting)
         if not whole and not passed and not waiting:
             return
         try:
@@ -243,6 +275,12 @@ class TableSync:
         self._refreshing.set()
         self._wanted.set()
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether the next boundary applies what a table lacks yet."""
+        with self._lock:
+            return bool(self._waiting)
+
     def progress(self) -> Mapping[TableName, TableState]:
         """Return how far each table is, with the bytes that are under way."""
         found = dict(self.states.all())
@@ -264,8 +302,11 @@ class TableSync:
 
     # --- what is there ------------------------------------------------------------------------
 
-    def list_tables(self) -> None:
+    def list_tables(self, *, is_copied: bool = True) -> None:
         """Bring the states in line with what is published.
+
+        Args:
+            is_copied: new tables are copied; else they are ready as they are.
 
         Raises:
             SpillwayError: a publication is missing, or a side can't be reached.
@@ -274,14 +315,61 @@ class TableSync:
             found = list_tables(source, self._settings.publications, self._settings.selected)
         known = self.states.all()
         gone = known.keys() - found.keys()
-        if not gone and not found.keys() - known.keys():
-            return
-        with self._target_session() as target, target.transaction():
-            for key in gone:
-                indexes.make(target, known[key].dropped_indexes)
-            self.states.forget(target, gone)
-            new = self.states.add(target, found)
-        self.states.changed(*new)
+        if gone or found.keys() - known.keys():
+            with self._target_session() as target, target.transaction():
+                for key in gone:
+                    indexes.make(target, known[key].dropped_indexes)
+                self.states.forget(target, gone)
+                new = self.states.add(target, found)
+                if not is_copied:
+                    new = [replace(table, state=SyncState.READY) for table in new]
+                    for table in new:
+                        self.states.store(target, table)
+            self.states.forgotten(gone)
+            self.states.changed(*new)
+        if self._settings.create_tables:
+            self._create_tables(
+                [k for k, table in self.states.all().items() if table.state == SyncState.INIT]
+            )
+
+    def _create_tables(self, tables: Collection[TableName]) -> None:
+        """Make what the target lacks; what can't be made is told, and the table's copy says that
+        it is missing.
+        """
+        source = connect_source(self._source_of().conninfo)
+        try:
+            source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+            with self._target_session() as target:
+                target.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+                made = create_missing(source, target, tables, self._settings.rename)
+        finally:
+            source.close()
+        for name in made.tables:
+            self._tell(f"{name} is made on the target")
+        for what, reason in made.failed.items():
+            self._tell(f"{what} can't be made on the target: {reason}")
+        self.not_made = made.failed
+
+    def synchronize_sequences(self, *, may_go_back: bool = False) -> sequences.SequenceSync:
+        """Set the target's sequences to where the source's are now.
+
+        Args:
+            may_go_back: also those that are further on the target.
+
+        Raises:
+            SpillwayError: a side can't be reached.
+        """
+        of = tuple(self.states.all()) if self._settings.publications else None
+        with self._source_session() as source:
+            theirs = sequences.read(source, of)
+        with self._target_session() as target:
+            found = sequences.write(target, theirs, self._settings.rename, may_go_back=may_go_back)
+        self.sequences = found
+        for name, reason in found.failed.items():
+            self._tell(f"sequence {name} is not synchronized: {reason}")
+        every_s = self._settings.sequences_every_s
+        self._sequences_at = 0.0 if every_s is None else time.monotonic() + every_s
+        return found
 
     # --- copying ------------------------------------------------------------------------------
 
@@ -296,6 +384,9 @@ class TableSync:
                 if self._refreshing.is_set():
                     self._refreshing.clear()
                     self.list_tables()
+                    self.synchronize_sequences()
+                elif self._sequences_at and time.monotonic() >= self._sequences_at:
+                    self.synchronize_sequences()
                 if self._due():
                     self._attempt()
                 self._approach()
@@ -308,12 +399,10 @@ class TableSync:
 
     def _due(self) -> list[TableState]:
         """The tables that have to be copied and may be tried now."""
-        now = time.monotonic()
         return [
             table
             for table in self.states.all().values()
-            if table.state in (SyncState.INIT, SyncState.DATA_SYNC)
-            and (table.key not in self._retries or self._retries[table.key].at <= now)
+            if table.state in (SyncState.INIT, SyncState.DATA_SYNC) and self._may_try(table.key)
         ]
 
     def _attempt(self) -> None:
@@ -480,6 +569,7 @@ class TableSync:
 
     def _finish(self, copy: TableCopy) -> None:
         """All ranges of a table are durable: what is left of its copy."""
+        failpoint("table_sync.before_finish")
         table = self.states.all()[copy.key]
         with self._target_session() as target, target.transaction():
             indexes.make(target, table.dropped_indexes)
@@ -493,17 +583,29 @@ class TableSync:
             )
             self.states.store(target, table)
         self.states.changed(table)
+        failpoint("table_sync.after_finish")
         self._retries.pop(copy.key, None)
         self._tell(f"{table.name} is copied: {table.rows} rows, {table.bytes} bytes")
 
     def _failed(self, target: Connection, key: TableName, error: SpillwayError) -> None:
         """A table can't be copied now: nothing of it stays, and it is tried again later."""
-        pause = self._retries[key].pause * 2 if key in self._retries else _RETRY_S
-        pause = min(pause, _RETRY_MAX_S)
-        self._retries[key] = _Retry(time.monotonic() + pause, pause)
+        self._undo(target, self.states.all()[key], self._later(error, key))
+
+    def _later(self, error: SpillwayError, *tables: TableName) -> str:
+        """Have tables tried again after a while; return what is said of them."""
+        for key in tables:
+            if key in self._retries:
+                pause = min(max(_RETRY_S, self._retries[key].pause * 2), _RETRY_MAX_S)
+            else:
+                # By a new snapshot it is as it is now.
+                pause = 0.0 if isinstance(error, TableAltered) else _RETRY_S
+            self._retries[key] = _Retry(time.monotonic() + pause, pause)
         text = error.message if not error.hint else f"{error.message} Hint: {error.hint}"
-        self._tell(f"{'.'.join(key)}: {text}")
-        self._undo(target, self.states.all()[key], text)
+        self._tell(f"{', '.join('.'.join(key) for key in sorted(tables))}: {text}")
+        return text
+
+    def _may_try(self, key: TableName) -> bool:
+        return key not in self._retries or self._retries[key].at <= time.monotonic()
 
     def _undo(self, target: Connection, table: TableState, error: str) -> None:
         """Take away what was copied of a table that is not whole, and make it init again."""
@@ -545,15 +647,22 @@ class TableSync:
         """Bring tables that are behind the stream near to it, and leave the rest to its thread."""
         position = self._position
         behind: dict[int, set[TableName]] = {}
+        with self._lock:
+            waiting = set(self._waiting)
         for table in self.states.all().values():
-            if table.state == SyncState.FINISHED_COPY and table.lsn < position:
+            if (
+                table.state == SyncState.FINISHED_COPY
+                and table.lsn < position
+                and table.key not in waiting
+                and self._may_try(table.key)
+            ):
                 behind.setdefault(table.lsn, set()).add(table.key)
         for lsn, tables in sorted(behind.items()):
             if position - lsn > _NEAR_BYTES:
                 self._catch_up_to(tables, lsn, position, SyncState.FINISHED_COPY)
             else:
                 with self._lock:
-                    self._waiting.tables |= tables
+                    self._waiting |= tables
 
     def _take_over(self, waiting: set[TableName], position: int) -> None:
         """Apply the last bit of what tables lack, by the worker's thread."""
@@ -562,22 +671,39 @@ class TableSync:
             table = self.states.all().get(key)
             if table is not None and table.state == SyncState.FINISHED_COPY:
                 behind.setdefault(table.lsn, set()).add(key)
-        with self._lock:
-            self._waiting.tables -= waiting
         for lsn, tables in sorted(behind.items()):
             self._catch_up_to(tables, lsn, position, SyncState.SYNC_DONE)
+        with self._lock:
+            self._waiting -= waiting
 
     def _catch_up_to(
         self, tables: set[TableName], lsn: int, position: int, state: SyncState
     ) -> None:
+        """Apply what tables lack; what goes wrong with it is theirs, and tried again later."""
         known = self.states.all()
-        caught = [replace(known[key], state=state, lsn=position) for key in sorted(tables)]
+        caught = [
+            replace(known[key], state=state, lsn=position, error="") for key in sorted(tables)
+        ]
 
         def before_commit(connection: Connection) -> None:
             for table in caught:
                 self.states.store(connection, table)
+            failpoint("table_sync.before_handover")
 
-        self._catch_up(frozenset(tables), lsn, position, before_commit)
+        try:
+            self._catch_up(frozenset(tables), lsn, position, before_commit)
+        except SpillwayError as error:
+            if self._stopping.is_set():
+                return
+            text = self._later(error, *tables)
+            failed = [replace(known[key], error=text) for key in sorted(tables)]
+            with self._target_session() as target, target.transaction():
+                for table in failed:
+                    self.states.store(target, table)
+            self.states.changed(*failed)
+            return
+        for key in tables:
+            self._retries.pop(key, None)
         self.states.changed(*caught)
 
     # --- connections --------------------------------------------------------------------------

@@ -165,6 +165,11 @@ class Index(NamedTuple):
     columns: tuple[str | None, ...]
     equals: tuple[str | None, ...]
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it is no partitioned table's, which has nothing but its partitions'."""
+        return self.of_leaf
+
 
 class TableFacts(NamedTuple):
     """What the catalog says of one table."""

@@ -135,6 +135,9 @@ class MatchedTable:
     references: bool
     row_security: bool
     lacks: tuple[str, ...]
+    #: Positions of the source's columns that are in a unique index or an exclusion constraint other
+    #: than the key's; of all, where such an index has an expression or a predicate.
+    watched: tuple[int, ...] = ()
     #: Names of the target's own key, when the source does not send all of it.
     key_not_sent: tuple[str, ...] = ()
 

@@ -125,8 +125,8 @@ def _matched(
     find, key, index_oid, not_sent = _how_found(relation, facts, sent, by_name)
     inserts = _not_groupable(facts)
     groupable = inserts or ("" if find == "key" else "its rows have no key that the source sends")
-    keys = sum(1 for _ in _keys_by_member(facts))
-    constraining = sum(index.constrains for index in facts.indexes)
+    own = set() if find != "key" else {key.oid for key in _keys_by_member(facts)}
+    others = [i for i in facts.indexes if i.constrains and i.oid not in own and i.holds_rows]
     return MatchedTable(
         relation=relation,
         oid=facts.oid,
@@ -144,7 +144,7 @@ def _matched(
         find=find,
         key=key,
         index_oid=index_oid,
-        other_unique=max(0, constraining - keys),
+        other_unique=len(others),
         groupable=not groupable,
         not_groupable=groupable,
         groupable_inserts=not inserts,
@@ -152,6 +152,7 @@ def _matched(
         references=facts.references,
         row_security=facts.row_security,
         lacks=facts.lacks,
+        watched=_watched(others, sent),
         key_not_sent=not_sent,
     )
 
@@ -280,6 +281,15 @@ def _key_columns(
             break
         found.append(KeyColumn(sent[name], _column(by_name[name]), equals))
     return tuple(found)
+
+
+def _watched(indexes: Iterable[Index], sent: dict[str, int]) -> tuple[int, ...]:
+    positions = set()
+    for index in indexes:
+        if None in index.columns or not index.is_usable:
+            return tuple(range(len(sent)))
+        positions |= {sent[str(name)] for name in index.columns if name in sent}
+    return tuple(sorted(positions))
 
 
 def _not_groupable(facts: TableFacts) -> str:

@@ -98,8 +98,11 @@ class TargetPlan:
 class TargetSession:
     """A connection of its own; used by one thread."""
 
-    def __init__(self, plan: TargetPlan) -> None:
+    def __init__(self, plan: TargetPlan, *, is_beside: bool = False) -> None:
         """Connect, prepare the schema, take the lock, and find where to go on.
+
+        A session that is beside the one that applies does nothing of that but to connect, has no
+        position, and marks nothing with the origin.
 
         Raises:
             TargetError: its subclass says why not.
@@ -126,9 +129,10 @@ class TargetSession:
             self.facts: TargetFacts = ask(self.connection)
             self.facts.check_writable()
             self.may_replicate_role = self._replicate_role()
-            self._lock()
-            prepare_schema(self.connection, (PROGRESS_SQL, *plan.own_tables))
-            self._find_position()
+            if not is_beside:
+                self._lock()
+                prepare_schema(self.connection, (PROGRESS_SQL, *plan.own_tables))
+                self._find_position()
         except psycopg.Error as error:
             self.close()
             raise from_postgres(error, "the target can't be prepared", plan.dsn) from error
