@@ -317,3 +317,45 @@ def test_kills_under_load(
     subscription.wait_ready()
     subscription.wait_caught_up()
     subscription.check_equal()
+
+
+@pytest.mark.parametrize("conflicts", [False, True])
+def test_a_transaction_larger_than_a_group(
+    serve: ServeProcess, two: tuple[Database, Database], conflicts: bool
+) -> None:
+    """It is written in pieces; where one of them does not fit, it comes again and is written
+    exactly, and what follows goes on in groups.
+    """
+    source, target = two
+    for database in two:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.execute("CREATE PUBLICATION p FOR TABLE t")
+    subscription = {
+        "name": "large",
+        "source": "main",
+        "database": source.name,
+        "publications": ["p"],
+        "target": {
+            "kind": "postgres",
+            "dsn": target.dsn,
+            "group_bytes": 1 << 20,
+            "conflicts": {"insert_exists": "apply_remote"},
+        },
+    }
+    serve.service().call("POST", "/subscriptions", json=subscription)
+    wait_until(
+        "it is ready",
+        lambda: (
+            target.value("SELECT to_regclass('spillway.tables')") is not None
+            and target.value("SELECT count(*) FROM spillway.tables WHERE state = 'r'") == 1
+        ),
+    )
+    if conflicts:
+        target.execute("INSERT INTO t VALUES (29000, 'local')")
+    source.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 30000) n")
+    source.execute("INSERT INTO t VALUES (0, 'last')")
+    wait_until("it is there", lambda: bool(target.query("SELECT FROM t WHERE id = 0")))
+    query = "SELECT md5(string_agg(t::text, ';' ORDER BY id)) FROM t"
+    assert target.value(query) == source.value(query)
+    stats = serve.service().call("GET", "/subscriptions/large")["stats"]
+    assert (stats["confl_insert_exists"] == 1) == conflicts
