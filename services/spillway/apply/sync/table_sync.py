@@ -631,7 +631,8 @@ class TableSync:
         self.states.changed(table)
 
     def _empty(self, target: Connection, table: TableState) -> None:
-        name = sql.Identifier(*self._settings.rename(*table.key))
+        renamed = self._settings.rename
+        name = sql.Identifier(*renamed(*table.key))
         try:
             with target.transaction():
                 target.execute(sql.SQL("TRUNCATE {}").format(name))
