@@ -670,7 +670,9 @@ class TargetError(SpillwayError):
 
 
 class TargetUnavailable(TargetError):
-    """No connection to the target: name, network, port, or the server is down, starting or ending."""
+    """No connection to the target: name, network, port, or the server is down, starting or
+    ending.
+    """
 
     code = "target_unavailable"
     grpc_status = "UNAVAILABLE"
@@ -753,7 +755,9 @@ class TargetColumnsMissing(TargetError):
 
 
 class TargetTableUnusable(TargetError):
-    """A relation of the target can't take changes: it is no table, or has nothing to find rows by."""
+    """A relation of the target can't take changes: it is no table, or has nothing to find rows
+    by.
+    """
 
     code = "target_table_unusable"
     sqlstate = "55000"

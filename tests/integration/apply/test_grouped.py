@@ -112,34 +112,44 @@ class Grouped:
 
 TYPES = (
     "CREATE EXTENSION hstore SCHEMA public; CREATE EXTENSION citext SCHEMA public",
-    "CREATE TYPE mood AS ENUM ('sad', 'so, so \"quoted\"'); CREATE TYPE pair AS (a int, b text);"
-    " CREATE DOMAIN short AS text CHECK (length(VALUE) < 50); CREATE DOMAIN ints AS int[]",
-    "CREATE TABLE v (id int PRIMARY KEY, i2 int2, i8 int8, o bool, f4 float4, f8 float8,"
-    ' n numeric(12, 3), nn numeric, t text, vc varchar(20), c char(5), c1 "char", nm name,'
-    " b bytea, bit3 bit(3), vb varbit, u uuid, j json, jb jsonb, x xml, d date, tm time,"
-    " tz timetz, ts timestamp, tstz timestamptz(3), iv interval, net inet, mac macaddr,"
-    " p point, bx box, r int4range, ia int[], ta text[], iaa int[][], box_a box[], m mood,"
-    " pr pair, pa pair[], s short, di ints, h hstore, ci citext, ov oidvector, mo money,"
-    " tsv tsvector, xid8 xid, mr mood[])",
+    (
+        "CREATE TYPE mood AS ENUM ('sad', 'so, so \"quoted\"'); CREATE TYPE pair AS (a int, b text);"  # noqa: E501
+        " CREATE DOMAIN short AS text CHECK (length(VALUE) < 50); CREATE DOMAIN ints AS int[]"
+    ),
+    (
+        "CREATE TABLE v (id int PRIMARY KEY, i2 int2, i8 int8, o bool, f4 float4, f8 float8,"
+        ' n numeric(12, 3), nn numeric, t text, vc varchar(20), c char(5), c1 "char", nm name,'
+        " b bytea, bit3 bit(3), vb varbit, u uuid, j json, jb jsonb, x xml, d date, tm time,"
+        " tz timetz, ts timestamp, tstz timestamptz(3), iv interval, net inet, mac macaddr,"
+        " p point, bx box, r int4range, ia int[], ta text[], iaa int[][], box_a box[], m mood,"
+        " pr pair, pa pair[], s short, di ints, h hstore, ci citext, ov oidvector, mo money,"
+        " tsv tsvector, xid8 xid, mr mood[])"
+    ),
 )
 VALUES = (
-    "1, 32767, 9223372036854775807, true, 'NaN', '-Infinity', 1.5, 'NaN', 'a', 'b', 'c', 'd', 'e',"
-    " '\\x00ff', '101', '', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\": [1, null]}',"
-    " '{\"a\": \"\\\\\\\\ \\\"\"}', '<a b=\"c\">x</a>', '2026-02-28', '23:59:59.999999', '01:02+03:30',"
-    " '1999-12-31 23:59:59.5', '2026-07-01 00:00+02', '1 mon -2 days 03:04', '10.0.0.0/8',"
-    " '08:00:2b:01:02:03', '(1,2)', '(1,2),(3,4)', '[1,5)', '{1,NULL,3}', '{\"a\\\"\",\"\\\\\\\\\",NULL,\"NULL\",\"\"}',"
-    " '{{1,2},{3,4}}', '{(1,2),(0,0);(3,3),(1,1)}', 'sad', '(1,\"a \\\"b\\\"\")', '{\"(1,x)\",NULL}', 'ok',"
-    " '{1,2}', 'a=>1,\"b c\"=>NULL', 'CiText', '1 2 3', '12.34', 'fat:2 cat', '77', '{sad,NULL}'",
-    "2, -32768, -9223372036854775808, false, '1e-40', '1e308', -0.0005, '1e100', E'\\\\ \" '' \\t\\n\\r ü {}',"
-    " '', '', '', '', '', '000', '1', '00000000-0000-0000-0000-000000000000', ' 1 ', 'null', '',"
-    " '0044-03-15 BC', '24:00:00', '00:00-15:59:59', 'infinity', '-infinity', '-1 years', '::1/128',"
-    " '00:00:00:00:00:00', '(NaN,0)', '(0,0),(0,0)', 'empty', '{}', '{}', '{}', '{}',"
-    " 'so, so \"quoted\"', '(,)', '{}', '', '{}', '', '', '', '-1', '', '0', '{}'",
-    "3, 0, 0, NULL, '-0', '0', 0, '-12345678901234567890.000', '\\N', 'NULL', E'\\\\', E'\\\\', '\"',"
-    " '\\x5c', '111', '0101', NULL, '\"\\u00e9\"', '[]', 'a<b/>c', 'infinity', '00:00', NULL,"
-    " '0001-01-01 00:00:00', '0099-06-06 12:00:00+00', '00:00:00.000001', NULL, NULL, NULL, NULL, '(,)',"
-    " '[0:1]={7,8}', '{{a,b}}', NULL, NULL, NULL, '(5,)', NULL, NULL, '{NULL}', NULL, 'é', NULL, NULL,"
-    " NULL, NULL, NULL",
+    (
+        "1, 32767, 9223372036854775807, true, 'NaN', '-Infinity', 1.5, 'NaN', 'a', 'b', 'c', 'd', 'e',"  # noqa: E501
+        " '\\x00ff', '101', '', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\": [1, null]}',"
+        " '{\"a\": \"\\\\\\\\ \\\"\"}', '<a b=\"c\">x</a>', '2026-02-28', '23:59:59.999999', '01:02+03:30',"  # noqa: E501
+        " '1999-12-31 23:59:59.5', '2026-07-01 00:00+02', '1 mon -2 days 03:04', '10.0.0.0/8',"
+        " '08:00:2b:01:02:03', '(1,2)', '(1,2),(3,4)', '[1,5)', '{1,NULL,3}', '{\"a\\\"\",\"\\\\\\\\\",NULL,\"NULL\",\"\"}',"  # noqa: E501
+        " '{{1,2},{3,4}}', '{(1,2),(0,0);(3,3),(1,1)}', 'sad', '(1,\"a \\\"b\\\"\")', '{\"(1,x)\",NULL}', 'ok',"  # noqa: E501
+        " '{1,2}', 'a=>1,\"b c\"=>NULL', 'CiText', '1 2 3', '12.34', 'fat:2 cat', '77', '{sad,NULL}'"  # noqa: E501
+    ),
+    (
+        "2, -32768, -9223372036854775808, false, '1e-40', '1e308', -0.0005, '1e100', E'\\\\ \" '' \\t\\n\\r ü {}',"  # noqa: E501
+        " '', '', '', '', '', '000', '1', '00000000-0000-0000-0000-000000000000', ' 1 ', 'null', '',"  # noqa: E501
+        " '0044-03-15 BC', '24:00:00', '00:00-15:59:59', 'infinity', '-infinity', '-1 years', '::1/128',"  # noqa: E501
+        " '00:00:00:00:00:00', '(NaN,0)', '(0,0),(0,0)', 'empty', '{}', '{}', '{}', '{}',"
+        " 'so, so \"quoted\"', '(,)', '{}', '', '{}', '', '', '', '-1', '', '0', '{}'"
+    ),
+    (
+        "3, 0, 0, NULL, '-0', '0', 0, '-12345678901234567890.000', '\\N', 'NULL', E'\\\\', E'\\\\', '\"',"  # noqa: E501
+        " '\\x5c', '111', '0101', NULL, '\"\\u00e9\"', '[]', 'a<b/>c', 'infinity', '00:00', NULL,"
+        " '0001-01-01 00:00:00', '0099-06-06 12:00:00+00', '00:00:00.000001', NULL, NULL, NULL, NULL, '(,)',"  # noqa: E501
+        " '[0:1]={7,8}', '{{a,b}}', NULL, NULL, NULL, '(5,)', NULL, NULL, '{NULL}', NULL, 'é', NULL, NULL,"  # noqa: E501
+        " NULL, NULL, NULL"
+    ),
 )
 
 
@@ -194,7 +204,7 @@ def test_keys_of_many_types(grouped: Grouped) -> None:
         grouped.on_both(f"CREATE TABLE {table} (k {kind}, o bool, v text, PRIMARY KEY (o, k))")
         grouped.on_both(f"CREATE INDEX ON {table} (v)")
         source.execute(
-            f"INSERT INTO {table} SELECT {key.format(n='n')}, true, 'x' FROM generate_series(1, 9) n"
+            f"INSERT INTO {table} SELECT {key.format(n='n')}, true, 'x' FROM generate_series(1, 9) n"  # noqa: E501
         )
     assert grouped.take() == [True], grouped.why
     for table, (_, key) in KEYS.items():
@@ -213,8 +223,10 @@ TABLES = (
     "CREATE TABLE a (id int PRIMARY KEY, v int, t text)",
     "CREATE TABLE b (id int PRIMARY KEY, u int UNIQUE, v int)",
     "CREATE TABLE c (x int, y text, v text, PRIMARY KEY (y, x))",
-    "CREATE TABLE d (id int PRIMARY KEY, v int, toasted text, other text);"
-    " ALTER TABLE d ALTER toasted SET STORAGE EXTERNAL, ALTER other SET STORAGE EXTERNAL",
+    (
+        "CREATE TABLE d (id int PRIMARY KEY, v int, toasted text, other text);"
+        " ALTER TABLE d ALTER toasted SET STORAGE EXTERNAL, ALTER other SET STORAGE EXTERNAL"
+    ),
     "CREATE TABLE e (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int)",
     "CREATE TABLE f (id int PRIMARY KEY, v int, t text); ALTER TABLE f REPLICA IDENTITY FULL",
     "CREATE TABLE only_inserted (v int, t text)",
@@ -235,7 +247,7 @@ def _statement(draw: random.Random) -> str:
             f"UPDATE a SET t = 'y{m}' WHERE id = {n}",
             f"DELETE FROM a WHERE id = {n}",
             f"UPDATE a SET id = {m + 20} WHERE id = {n}",
-            f"UPDATE a SET id = {n} WHERE id = {m + 20} AND NOT EXISTS (SELECT FROM a WHERE id = {n})",
+            f"UPDATE a SET id = {n} WHERE id = {m + 20} AND NOT EXISTS (SELECT FROM a WHERE id = {n})",  # noqa: E501
             f"INSERT INTO b VALUES ({n}, {m}, 0) ON CONFLICT DO NOTHING",
             f"UPDATE b SET u = {m} WHERE id = {n} AND NOT EXISTS (SELECT FROM b WHERE u = {m})",
             f"UPDATE b SET v = v + 1 WHERE id >= {n}",
@@ -244,11 +256,11 @@ def _statement(draw: random.Random) -> str:
             f"UPDATE c SET v = 'w{m}' WHERE x = {n}",
             f"UPDATE c SET x = x + 100 WHERE x = {n}",
             f"DELETE FROM c WHERE x = {n} AND y = 'k{m % 3}'",
-            f"INSERT INTO d VALUES ({n}, 0, {_BIG.format(n)}, {_BIG.format(m)}) ON CONFLICT DO NOTHING",
+            f"INSERT INTO d VALUES ({n}, 0, {_BIG.format(n)}, {_BIG.format(m)}) ON CONFLICT DO NOTHING",  # noqa: E501
             f"UPDATE d SET v = {m} WHERE id = {n}",
             f"UPDATE d SET v = {m}, toasted = {_BIG.format(m)} WHERE id = {n}",
             f"UPDATE d SET other = {_BIG.format(m)} WHERE id <= {n}",
-            f"UPDATE d SET id = {m + 30} WHERE id = {n} AND NOT EXISTS (SELECT FROM d WHERE id = {m + 30})",
+            f"UPDATE d SET id = {m + 30} WHERE id = {n} AND NOT EXISTS (SELECT FROM d WHERE id = {m + 30})",  # noqa: E501
             f"DELETE FROM d WHERE id = {n}",
             "INSERT INTO e (v) VALUES (1), (2)",
             f"UPDATE e SET v = {m} WHERE id % 12 = {n}",
@@ -258,8 +270,10 @@ def _statement(draw: random.Random) -> str:
             f"DELETE FROM f WHERE id = {n}",
             f"INSERT INTO p VALUES ({n}, {m % 3}, 0) ON CONFLICT DO NOTHING",
             f"UPDATE p SET v = v + 1 WHERE id = {n}",
-            f"UPDATE p SET place = {m % 3} WHERE id = {n} AND place < 3 AND NOT EXISTS"
-            f" (SELECT FROM p o WHERE o.id = {n} AND o.place = {m % 3})",
+            (
+                f"UPDATE p SET place = {m % 3} WHERE id = {n} AND place < 3 AND NOT EXISTS"
+                f" (SELECT FROM p o WHERE o.id = {n} AND o.place = {m % 3})"
+            ),
             f"DELETE FROM p WHERE id = {n}",
             f"INSERT INTO only_inserted SELECT n, 'x' FROM generate_series(1, {m}) n",
             f'INSERT INTO "Odd, one%s" VALUES ({n}, 0, ARRAY[{m}]) ON CONFLICT DO NOTHING',
@@ -358,9 +372,11 @@ CONFLICTS = {
         "UPDATE b SET v = 99999 WHERE id = 1",
     ),
     "a trigger": (
-        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-        " CREATE TRIGGER t BEFORE UPDATE ON b FOR EACH ROW EXECUTE FUNCTION f();"
-        " ALTER TABLE b ENABLE ALWAYS TRIGGER t",
+        (
+            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+            " CREATE TRIGGER t BEFORE UPDATE ON b FOR EACH ROW EXECUTE FUNCTION f();"
+            " ALTER TABLE b ENABLE ALWAYS TRIGGER t"
+        ),
         "UPDATE b SET v = 5 WHERE id = 1",
     ),
 }
@@ -469,7 +485,7 @@ def test_a_table_that_the_target_does_not_have(grouped: Grouped) -> None:
     grouped.ours.source.database.execute(
         "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)"
     )
-    with pytest.raises(TargetTableMissing, match='"public.a" does not exist'):
+    with pytest.raises(TargetTableMissing, match=r'"public\.a" does not exist'):
         grouped.take(peek=True)
     grouped.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     grouped.restart()

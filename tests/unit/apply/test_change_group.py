@@ -58,7 +58,12 @@ def _fed(group: ChangeGroup, messages: list[bytes]) -> int:
 def test_messages_become_values() -> None:
     group = ChangeGroup(1 << 20)
     assert _fed(group, STREAM) == len(STREAM)
-    assert (group.transactions, group.is_full, group.is_within, group.is_plain) == (2, False, False, True)
+    assert (group.transactions, group.is_full, group.is_within, group.is_plain) == (
+        2,
+        False,
+        False,
+        True,
+    )
     assert group.heads() == [
         TransactionHead("B", 5, 100, 101, 55, ("far", 90)),
         TransactionHead("B", 6, 200, 201, 55),
@@ -227,7 +232,10 @@ def test_damage_never_does_more_than_raise() -> None:
             elif kind == 2:
                 damaged[place:place] = draw.randbytes(draw.randrange(1, 9))
             else:
-                messages[at], damaged = messages[draw.randrange(len(messages))], bytearray(messages[at])
+                messages[at], damaged = (
+                    messages[draw.randrange(len(messages))],
+                    bytearray(messages[at]),
+                )
                 messages[draw.randrange(len(messages))] = bytes(damaged)
                 continue
             messages[at] = bytes(damaged)

@@ -208,11 +208,11 @@ def test_a_history_comes_to_what_the_source_has(copy_from: int) -> None:
 
 @pytest.mark.parametrize("is_unique", [False, True])
 def test_a_conflict_is_never_netted_away(is_unique: bool) -> None:
-    """The target has other rows than the source: what goes wrong change by change goes wrong step by
-    step, too.
+    """The target has other rows than the source: what goes wrong change by change goes wrong step
+    by step, too.
     """
     met = passed = 0
-    for seed in range(1500):
+    for seed in range(600):
         rows, source = _history(seed)
         draw = random.Random(-seed)
         other: list[Row] = [
@@ -261,7 +261,7 @@ def test_a_conflict_is_never_netted_away(is_unique: bool) -> None:
             continue
         met += expected is None
         assert found == expected, seed
-    assert met > 100
+    assert met > 50
     assert passed < met / 10
 
 
@@ -342,7 +342,11 @@ def test_tables_without_a_key_take_inserts_alone() -> None:
         ("timestamptz", b"2000-01-01 00:00:00-00:00:01", struct.pack(">q", 1_000_000)),
         ("timestamptz", b"2000-01-01 00:00:00", None),
         ("timestamptz", b"2000-01-01 00:00:00+1", None),
-        ("uuid", b"00112233-4455-6677-8899-aabbccddeeff", bytes.fromhex("00112233445566778899aabbccddeeff")),
+        (
+            "uuid",
+            b"00112233-4455-6677-8899-aabbccddeeff",
+            bytes.fromhex("00112233445566778899aabbccddeeff"),
+        ),
         ("uuid", b"00112233-4455-6677-8899-aabbccddeefg", None),
         ("bytea", b"\\x00ff", b"\0\xff"),
         ("bytea", b"\\x0", None),

@@ -14,14 +14,14 @@ of one key stands in one entry, which begins with the first change of that key::
 
 Anything else that comes of a key (an insert of a row that is there already, an update of one that
 is gone) is no history that a table with that key has; it ends the *epoch*. An epoch becomes its
-steps, deletes before updates before inserts, each in the order in which its keys came first, and the
-next one begins with nothing. A change of a key, and what comes behind it of the same keys, stand in
-epochs of their own; TRUNCATE ends the epoch of every table.
+steps, deletes before updates before inserts, each in the order in which its keys came first, and
+the next one begins with nothing. A change of a key, and what comes behind it of the same keys,
+stand in epochs of their own; TRUNCATE ends the epoch of every table.
 
-Why that order is right: within an epoch no value of a *watched* column, which another unique index
-or an exclusion constraint looks at, is overwritten unseen. A change that would do so ends the epoch,
-too. So each key takes and frees such values once, and what it takes was free before: by a delete,
-which comes earlier now, or by an update before it, which still is. Of a key that is not watched
+Why that order is right: within an epoch no value of a *watched* column, which another unique
+index or an exclusion constraint looks at, is overwritten unseen. A change that would do so ends the
+epoch, too. So each key takes and frees such values once, and what it takes was free before: by a
+delete, which comes earlier now, or by an update before it, which still is. Where nothing is watched
 nothing but the key itself is unique.
 
 Columns that an update left out (unchanged TOAST) come from the entry's row before, where there is
@@ -44,7 +44,7 @@ from spillway._kernels.apply.forms cimport (
     put_element,
     put_u32,
 )
-from spillway._kernels.apply.reader cimport Reader, load_u16, load_u32, read_u8, read_u32
+from spillway._kernels.apply.reader cimport Reader, load_u32, read_u8, read_u32
 from spillway._kernels.messages.buffer cimport ByteBuffer, put_byte, put_bytes, release, reserve
 
 from spillway.apply.changes import Step
@@ -223,7 +223,9 @@ cdef class Table:
             slot = (slot + 1) & (self.slot_count - 1)
         return NULL
 
-    cdef Entry* add(self, uint64_t hashed, size_t key_at, uint32_t size, uint8_t op) except NULL nogil:
+    cdef Entry* add(
+        self, uint64_t hashed, size_t key_at, uint32_t size, uint8_t op
+    ) except NULL nogil:
         """Add an entry, whose key lies in ``keys`` already; of a table without a key to the list
         alone.
         """
@@ -483,7 +485,6 @@ cdef class Table:
         """Add the epoch's steps to *out*, and begin a new one."""
         cdef size_t counts[8]
         cdef size_t n
-        cdef uint16_t pattern
         memset(counts, 0, sizeof(counts))
         for n in range(self.count):
             counts[self.entry(n).op] += 1
@@ -544,7 +545,6 @@ cdef class Table:
         cdef list set_positions = []
         cdef const uint8_t* row
         cdef const uint8_t* key
-        cdef bint again
         for n in range(first, end):
             entry = self.entry(n)
             rows += (entry.op == op or entry.op == other_op) and entry.pattern == pattern
@@ -733,8 +733,8 @@ cdef inline int put_value(
 cdef int end_array(
     ByteBuffer* out, uint8_t form, bint has_null, uint32_t type_oid, uint32_t rows
 ) except -1:
-    """Close the text form, or fill in the header: dimensions, whether there are NULLs, the elements'
-    type, how many there are, and that the first is 1.
+    """Close the text form, or fill in the header: dimensions, whether there are NULLs, the type of
+    the elements, how many there are, and that the first is 1.
     """
     cdef ByteBuffer header
     if form == FORM_LITERAL:
@@ -801,8 +801,6 @@ def steps(ChangeGroup group not None, plans not None):
     cdef dict targets = {}
     cdef dict known = {}
     cdef list out = []
-    cdef list since
-    cdef bint counts
     for version in range(<uint32_t>count):
         plan = plans.get(group.versions[version])
         if plan is not None:

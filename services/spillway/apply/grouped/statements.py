@@ -9,8 +9,9 @@ the equality that is the index's own. ::
      WHERE t.a OPERATOR(pg_catalog.=) u.k0
 
 An array of arrays would be flattened, and a composite type's taken apart, and box's array has a
-delimiter of its own: such values go as ``text[]`` and are cast where they are used. All others don't,
-as a cast is more forgiving than a type's input: to a domain over varchar(5) it cuts what is longer.
+delimiter of its own: such values go as ``text[]`` and are cast where they are used. All others
+don't, as a cast is more forgiving than a type's input: to a domain over varchar(5) it cuts what is
+longer.
 
 The statements must find each row by the index, however large or new the table is:
 :data:`PLANNER_SQL` is set in the transaction before any of them.
@@ -83,6 +84,10 @@ def _goes_as_text(column: TargetColumn) -> bool:
     return column.is_array or column.type_oid == _BOX_OID
 
 
+def _element(column: TargetColumn) -> str:
+    return "text" if _goes_as_text(column) else column.type_name
+
+
 def _form(column: TargetColumn) -> int:
     return FORMS["text" if _goes_as_text(column) else _FORMS.get(column.type_oid, "literal")]
 
@@ -112,7 +117,7 @@ def sql(table: MatchedTable, step: Step, origin: int | None) -> bytes | None:
     arrays = [(f"k{i}", key.column) for i, key in enumerate(keys)]
     arrays += [(f"v{i}", column) for i, column in enumerate(columns)]
     rows = ", ".join(
-        f"pg_catalog.unnest(${n}::{'text' if _goes_as_text(column) else column.type_name}[]) AS {name}"
+        f"pg_catalog.unnest(${n}::{_element(column)}[]) AS {name}"
         for n, (name, column) in enumerate(arrays, 1)
     )
     found = " AND ".join(
