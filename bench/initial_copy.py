@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 _MAJOR: Final = 18
 _TABLES: Final = 2
-_MEMORY: Final[dict[str, Any]] = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
+_MEMORY: Final[dict[str, Any]] = {
+    "shared_buffers": "512MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+}
 
 
 def main() -> None:
