@@ -54,7 +54,7 @@ ALTER TABLE c032_dropped REPLICA IDENTITY FULL;
 CREATE TABLE c100_unique (a int PRIMARY KEY, b int UNIQUE);
 CREATE TABLE c100_fired (a int PRIMARY KEY, b int);
 CREATE TABLE c100_wide (a int PRIMARY KEY, "Wéird, name" text, "order" int);
-"""  # noqa: E501
+"""
 _OF_THE_SOURCE = """
 CREATE TABLE c008_columns (a int PRIMARY KEY, b text);
 CREATE TABLE c008_reordered (a int PRIMARY KEY, b text, c int);
@@ -84,7 +84,7 @@ CREATE TABLE c013_into_0 (a int PRIMARY KEY, b text);
 CREATE TABLE c013_into_1 (b text, a int PRIMARY KEY);
 ALTER TABLE c013_into ATTACH PARTITION c013_into_0 FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 ALTER TABLE c013_into ATTACH PARTITION c013_into_1 FOR VALUES WITH (MODULUS 2, REMAINDER 1);
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture(scope="module")
