@@ -114,6 +114,15 @@ OTHER_SETTINGS = """
 | `SPILLWAY_SUBSCRIPTION_RUN` | none | set by the service for a subscription's program, which bears it as its mark |
 | `SPILLWAY_SUBSCRIPTION` | none | likewise, the subscription's name: the service names it as the consumer of a slot |
 
+## Applying into PostgreSQL
+
+| variable | default | meaning |
+|---|---|---|
+| `SPILLWAY_TARGET_DSN` | none | for `spillway subscription create` and `alter`: the connection string of the PostgreSQL that is filled |
+| `SPILLWAY_APPLY_OPTIONS` | none | set by the service for `spillway apply`: the target with its connection string, as JSON |
+| `SPILLWAY_APPLY_SOURCE_DSN` | none | likewise, and for `spillway subscription verify` and `repair`: the source's connection string |
+| `SPILLWAY_APPLY_TARGET_DSN` | none | for `spillway subscription verify` and `repair`: the target's connection string |
+
 ## Tests and development
 
 | variable | default | meaning |

@@ -70,6 +70,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── WalRemoved               wal_removed
     │   ├── PhysicalSlotUnusable     physical_slot_unusable
     │   │   └── PhysicalSlotActive   physical_slot_active     409
+    │   ├── SourceTableAltered       source_table_altered
     │   └── ReplicationFailed        replication_failed
     ├── TargetError                  target_error             502, a subscription's PostgreSQL
     │   ├── TargetUnavailable        target_unavailable
@@ -642,6 +643,15 @@ class PhysicalSlotActive(PhysicalSlotUnusable):
         )
 
 
+class SourceTableAltered(SourceError):
+    """A table of the source was altered, truncated, rewritten or dropped while it was copied: a
+    snapshot from before does not have its rows any more. It is copied again, by a new one.
+    """
+
+    code = "source_table_altered"
+    sqlstate = "55000"
+
+
 class ReplicationFailed(SourceError):
     """The replication connection broke, or the server said what the protocol does not allow."""
 
@@ -660,7 +670,9 @@ class TargetError(SpillwayError):
 
 
 class TargetUnavailable(TargetError):
-    """No connection to the target: name, network, port, or the server is down, starting or ending."""
+    """No connection to the target: name, network, port, or the server is down, starting or
+    ending.
+    """
 
     code = "target_unavailable"
     grpc_status = "UNAVAILABLE"
@@ -743,7 +755,9 @@ class TargetColumnsMissing(TargetError):
 
 
 class TargetTableUnusable(TargetError):
-    """A relation of the target can't take changes: it is no table, or has nothing to find rows by."""
+    """A relation of the target can't take changes: it is no table, or has nothing to find rows
+    by.
+    """
 
     code = "target_table_unusable"
     sqlstate = "55000"

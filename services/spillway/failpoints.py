@@ -68,7 +68,7 @@ failpoint                                 where
 ``lake.load_done``                        a table is loaded, others may not be
 ``table_sync.before_range``               a range's rows are on the target, not committed
 ``table_sync.after_range``                they are
-``table_sync.before_finish``              all ranges of a table are committed, its state says copying
+``table_sync.before_finish``              all ranges of a table are durable, its state says copying
 ``table_sync.after_finish``               its state says that it is copied
 ``table_sync.before_handover``            what a table lacked is on the target, not committed
 ========================================  ==========================================================

@@ -7,6 +7,7 @@ of Spillway but the writer is between. The worker's conflicts are read from its 
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import struct
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.postgresql_subscription import wait_until
 from spillway._kernels.apply.change_group import ChangeGroup
+from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.own_tables import OWN_TABLES
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.session import TargetPlan, TargetSession
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +80,14 @@ class Heard:
 
     def texts(self) -> list[str]:
         return [masked(f"{one.message()}\n{one.detail()}") for one in self.conflicts]
+
+
+@dataclass(frozen=True)
+class _Position:
+    """A position that no transaction ends at."""
+
+    end_lsn: int
+    commit_time: int = 0
 
 
 @dataclass
@@ -171,6 +182,27 @@ class Ours:
             writer.write(group)
             group.clear()
         return writer
+
+    def follow(self, hint: str, remedy: str) -> None:
+        """Do what an error's hint says: ``skip``, or ``alter`` with an option."""
+        commands = re.findall(r"spillway subscription (\w+) (\w+) (.*?)(?=$|\. |; | \(or )", hint)
+        ((told,),) = [
+            [said]
+            for command, name, said in commands
+            if name == self.plan.subscription and remedy in f"{command} {said}".replace("'", "")
+        ]
+        if remedy == "skip":
+            # As the command does: the slot is moved, and the program takes that for its position.
+            with TargetSession(self.plan) as session:
+                session.record(_Position(Lsn.parse(told)))
+            return
+        name, _, value = told.removeprefix("--target-option ").strip("'").partition("=")
+        given = json.loads(value)
+        self.options = (
+            ExactOptions(rules=ConflictRules.parse(given))
+            if name == "conflicts"
+            else ExactOptions(**{name: given})
+        )
 
     def rows(self, table: str, order: str = "1") -> list[tuple[Any, ...]]:
         return self.database.query(f"SELECT * FROM {table} ORDER BY {order}")

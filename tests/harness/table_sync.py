@@ -98,7 +98,7 @@ class Ends:
         """A table sync, as the worker makes it."""
         return TableSync(
             self.name,
-            SyncSettings(self.publications, **settings),
+            SyncSettings(self.publications, origin=self.plan.origin, **settings),
             self.source_dsn,
             lambda: connect_target(
                 self.target_dsn, "test", {"session_replication_role": "replica"}

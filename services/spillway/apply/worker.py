@@ -217,6 +217,7 @@ class _Run:
                 defer_indexes=options.defer_indexes,
                 create_tables=options.create_tables,
                 sequences_every_s=options.sync_sequences or None,
+                origin=plan.origin if session.uses_origin else "",
                 rename=options.rename.target_of,
                 selected=settings.selection.has,
             ),

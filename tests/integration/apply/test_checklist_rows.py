@@ -52,7 +52,7 @@ ALTER TABLE c032_dropped REPLICA IDENTITY FULL;
 CREATE TABLE c100_unique (a int PRIMARY KEY, b int UNIQUE);
 CREATE TABLE c100_fired (a int PRIMARY KEY, b int);
 CREATE TABLE c100_wide (a int PRIMARY KEY, "Wéird, name" text, "order" int);
-"""  # noqa: E501
+"""
 _OF_THE_SOURCE = """
 CREATE TABLE c008_columns (a int PRIMARY KEY, b text);
 CREATE TABLE c008_reordered (a int PRIMARY KEY, b text, c int);
@@ -81,7 +81,7 @@ CREATE TABLE c013_into_0 (a int PRIMARY KEY, b text);
 CREATE TABLE c013_into_1 (b text, a int PRIMARY KEY);
 ALTER TABLE c013_into ATTACH PARTITION c013_into_0 FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 ALTER TABLE c013_into ATTACH PARTITION c013_into_1 FOR VALUES WITH (MODULUS 2, REMAINDER 1);
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture(scope="module")
@@ -155,17 +155,21 @@ def test_001_what_is_not_logged_does_not_come(rows: SideBySide) -> None:
 
 def test_002_types(rows: SideBySide) -> None:
     source = rows.source
-    for statement in (  # noqa: ISC004 - long rows
-        "INSERT INTO c002_arrays VALUES ('{1,2,3}', '{a,\"b c\",NULL}', '{1.1,NaN,-Infinity}',"
-        " '{1.10,NULL}', '{sad,happy}', '{\"(1,a)\",\"(2,)\"}')",
+    for statement in (
+        (
+            "INSERT INTO c002_arrays VALUES ('{1,2,3}', '{a,\"b c\",NULL}', '{1.1,NaN,-Infinity}',"
+            " '{1.10,NULL}', '{sad,happy}', '{\"(1,a)\",\"(2,)\"}')"
+        ),
         "INSERT INTO c002_arrays VALUES ('{{1,2},{3,4}}', '{}', NULL, '[0:1]={7,8}', NULL, '{}')",
         'UPDATE c002_arrays SET b = \'{"{}","\\"","\\\\"}\', e = \'{ok}\' WHERE a = \'{1,2,3}\'',
         "INSERT INTO c002_pairs VALUES ((1, 'x'), ARRAY[(2, NULL)::c002_pair]), ((2, '(,)'), NULL)",
         "UPDATE c002_pairs SET b = ARRAY[ROW(NULL, NULL)::c002_pair] WHERE a = (1, 'x')::c002_pair",
         "DELETE FROM c002_pairs WHERE a = (2, '(,)')::c002_pair",
-        "INSERT INTO c002_others VALUES ('sad', '[1,9)', '[0.1,2)', 4, '{\"a\": [1, null]}',"
-        " '<a b=\"1\"/>', '{\"k\":1}', '12.34', B'0110', '::1/64', '1 mon -3 days 04:05:06.7',"
-        " '2026-01-01 00:00:00.000001+02', 'a:1 b:2A', md5('x')::uuid, '\\x00ff')",
+        (
+            "INSERT INTO c002_others VALUES ('sad', '[1,9)', '[0.1,2)', 4, '{\"a\": [1, null]}',"
+            " '<a b=\"1\"/>', '{\"k\":1}', '12.34', B'0110', '::1/64', '1 mon -3 days 04:05:06.7',"
+            " '2026-01-01 00:00:00.000001+02', 'a:1 b:2A', md5('x')::uuid, '\\x00ff')"
+        ),
         "INSERT INTO c002_others (a, b, l, o) VALUES ('ok', 'empty', 'infinity', '')",
         "UPDATE c002_others SET d = 6, k = '-1 day', i = '' WHERE a = 'sad'",
         "UPDATE c002_others SET a = 'happy' WHERE a = 'ok'",

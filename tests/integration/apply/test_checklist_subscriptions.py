@@ -94,8 +94,7 @@ def _ready(sides: SideBySide, tables: int) -> None:
 def test_004_first_copies(chosen: SideBySide) -> None:
     _ready(chosen, 9)
     chosen.source.execute(
-        "INSERT INTO c004_copied VALUES (5000, 'after');"
-        "UPDATE c004_copied SET b = NULL WHERE a = 1"
+        "INSERT INTO c004_copied VALUES (5000, 'after');UPDATE c004_copied SET b = NULL WHERE a = 1"
     )
     chosen.as_source("c004_copied", "c004_keyless")
 

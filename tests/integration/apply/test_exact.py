@@ -10,10 +10,8 @@ import pytest
 
 from harness.exact_apply import Ours, Source, Stock, drop_target
 from harness.tiers import deep
-from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.writer import ExactOptions
 from spillway.errors import ApplyConflict, TargetRefused
-from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -310,11 +308,9 @@ def test_conflicts_that_stop_are_worded_as_postgresqls(newest: Source) -> None:
             assert ours.heard.resolved == [(kind, "error")]
             stock.wait_disabled()
             assert ours.heard.texts() == stock.conflicts(since)
-            lsn = str(error.value.details["lsn"])
-            assert f'"skip_lsn": "{lsn}"' in error.value.hint
-            ours.options = ExactOptions(skip_lsn=Lsn.parse(lsn))
-            assert ours.take().skipped == Lsn.parse(lsn)
-            stock.skip(lsn)
+            ours.follow(error.value.hint, "skip")
+            ours.take()
+            stock.skip(str(error.value.details["lsn"]))
             stock.catch_up()
             assert differing(*targets, "c", "e", "f") == []
             on("DELETE FROM c; DELETE FROM e", newest.database, *targets)
@@ -332,17 +328,7 @@ def test_what_an_error_of_a_conflict_suggests(newest: Source) -> None:
     ours = Ours.make(newest)
     on(CONFLICTING, newest.database, ours.database)
     on("INSERT INTO c VALUES (1, 1, 'local'), (2, 2, 'local'), (3, 3, 'local')", ours.database)
-    remedies: list[tuple[str, ExactOptions]] = [
-        (
-            '"conflicts": {"tables": {"public.c": {"insert_exists": "…"}}}',
-            ExactOptions(
-                rules=ConflictRules.parse({"tables": {"public.c": {"insert_exists": "keep_local"}}})
-            ),
-        ),
-        ('"dead_letter": true', ExactOptions(dead_letter=True)),
-        ("Make the target's row agree", ExactOptions()),
-    ]
-    for key, (remedy, options) in enumerate(remedies, 1):
+    for key, remedy in enumerate(("conflicts", "dead_letter", "Make the target's row agree"), 1):
         on(
             f"INSERT INTO c VALUES ({key}, 1{key}, 'remote'), (4{key}, 4{key}, 'x')",
             newest.database,
@@ -351,11 +337,17 @@ def test_what_an_error_of_a_conflict_suggests(newest: Source) -> None:
         with pytest.raises(ApplyConflict) as error:
             ours.take(peek=True)
         assert remedy in error.value.hint
-        ours.options = options
-        if not options.dead_letter and not options.rules.by_table:
+        if remedy in {"conflicts", "dead_letter"}:
+            ours.follow(error.value.hint, f"--target-option {remedy}")
+        else:
             on(f"DELETE FROM c WHERE id = {key}", ours.database)
-        assert ours.take().dead_letters == int(options.dead_letter)
+        assert ours.take().dead_letters == int(remedy == "dead_letter")
         assert (40 + key,) in ours.database.query("SELECT id FROM c")
+    assert ours.database.query("SELECT v FROM c WHERE id < 4 ORDER BY id") == [
+        ("remote",),
+        ("local",),
+        ("remote",),
+    ]
     assert ours.database.query(
         "SELECT table_name, sqlstate, new_row FROM spillway.dead_letter"
     ) == [("c", "23505", {"id": "2", "u": "12", "v": "remote"})]

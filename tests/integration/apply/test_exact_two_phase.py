@@ -9,10 +9,8 @@ import pytest
 from harness.cluster import Cluster
 from harness.exact_apply import Ours, Source, drop_target
 from harness.tiers import deep
-from spillway.apply.exact.writer import ExactOptions
 from spillway.apply.target.session import TargetSession
 from spillway.errors import ApplyConflict, TargetTransactionLost, TargetTwoPhaseDisabled
-from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,26 +142,28 @@ def test_a_commit_of_what_is_gone_stops_until_it_is_skipped(source: Source, ours
     source.database.execute("INSERT INTO t VALUES (2, 'y')")
     with pytest.raises(TargetTransactionLost) as error:
         ours.take(peek=True)
-    lsn = str(error.value.details["lsn"])
-    assert f'"skip_lsn": "{lsn}"' in error.value.hint
-    ours.options = ExactOptions(skip_lsn=Lsn.parse(lsn))
-    assert ours.take().skipped == Lsn.parse(lsn)
+    ours.follow(error.value.hint, "skip")
+    ours.take()
     assert ours.rows("t") == [(2, "y")]
 
 
-def test_a_prepared_transaction_that_is_skipped_is_empty(source: Source, ours: Ours) -> None:
-    """As PostgreSQL's: what commits it finds it."""
+def test_a_prepared_transaction_that_is_skipped(source: Source, ours: Ours) -> None:
+    """What commits it is skipped, too."""
     gid = f"g{ours.slot}"
     prepare(source, gid, "INSERT INTO t VALUES (1, 'x')")
     ours.database.execute("INSERT INTO t VALUES (1, 'local')")
     with pytest.raises(ApplyConflict) as error:
         ours.take(peek=True)
     assert ours.database.value(GIDS) == 0
-    ours.options = ExactOptions(skip_lsn=Lsn.parse(str(error.value.details["lsn"])))
+    ours.follow(error.value.hint, "skip")
     ours.take()
     source.database.execute(f"COMMIT PREPARED '{gid}'")
+    source.database.execute("INSERT INTO t VALUES (2, 'y')")
+    with pytest.raises(TargetTransactionLost) as lost:
+        ours.take(peek=True)
+    ours.follow(lost.value.hint, "skip")
     ours.take()
-    assert ours.rows("t") == [(1, "local")]
+    assert ours.rows("t") == [(1, "local"), (2, "y")]
     assert ours.database.value(GIDS) == 0
 
 

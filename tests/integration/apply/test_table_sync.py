@@ -84,6 +84,18 @@ def _rows(database: Database, table: str = "t0") -> list[tuple[Any, ...]]:
     return database.query(f"SELECT * FROM {table} ORDER BY 1")
 
 
+def _of_nobody(database: Database) -> list[str]:
+    """Rows, by their changes in WAL, that no origin marks: by a slot of the test's."""
+    return [
+        row[0]
+        for row in database.query(
+            "SELECT data FROM pg_logical_slot_get_changes('marked', NULL, NULL,"
+            " 'only-local', 'on', 'include-xids', 'off')"
+        )
+        if row[0].startswith("table public.")
+    ]
+
+
 def _states(sync: TableSync) -> dict[str, str]:
     return {table.table: table.state.value for table in sync.states.all().values()}
 
@@ -109,6 +121,7 @@ def test_under_load_the_copies_and_the_stream_are_the_source(
     ends = room.ends(source, target, *publication.names)
     copied = Copied("synced", target, publication, "")
     copied.make_tables()
+    target.execute("SELECT pg_create_logical_replication_slot('marked', 'test_decoding')")
     told = Told()
     sync = ends.sync(told, range_bytes=_SMALL_RANGE)
     with Load(publication, 3) as load:
@@ -125,6 +138,8 @@ def test_under_load_the_copies_and_the_stream_are_the_source(
     ends.apply_the_rest(sync, told, upto)
     assert told.conflicts == []
     copied.check_equal()
+    # A subscription in the other direction would leave all of it out.
+    assert _of_nobody(target) == []
     # What the stream has passed is ready, and only that.
     sync.at_boundary(begin)
     assert set(_states(sync).values()) == {"s"}
@@ -132,6 +147,7 @@ def test_under_load_the_copies_and_the_stream_are_the_source(
     assert set(_states(sync).values()) == {"r"}
     assert sync.states.are_all_ready
     sync.stop()
+    target.execute("SELECT pg_drop_replication_slot('marked')")
 
 
 def test_a_table_that_is_added_later_catches_up_with_the_stream(room: Room) -> None:

@@ -16,6 +16,8 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from spillway.storage.durable_files import put_in_place
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -66,7 +68,7 @@ class ConflictFile:
                     file.write(_line(one.as_json()))
                 size = file.tell()
             if size >= FILE_BYTES_MAX:
-                self._path.replace(_older(self._path))
+                put_in_place(self._path, _older(self._path))
         except OSError as error:
             _log.warning("conflicts can't be written into %s: %s", self._path, error)
 

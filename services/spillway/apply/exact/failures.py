@@ -4,9 +4,11 @@ about it.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from spillway.apply.changes import UNCHANGED
+from spillway.apply.conflicts.kinds import ALLOWED, Resolution
 from spillway.errors import ApplyConflict, TargetRowRefused
 from spillway.pg.lsn import Lsn
 
@@ -18,27 +20,33 @@ if TYPE_CHECKING:
     from spillway.apply.tables.matched import MatchedTable
 
 
-def conflict_error(conflict: Conflict) -> ApplyConflict:
+def conflict_error(conflict: Conflict, subscription: str, head: TransactionHead) -> ApplyConflict:
     """A conflict whose resolution is error."""
     table = f"{conflict.schema}.{conflict.table}"
-    lsn = Lsn(conflict.lsn)
+    others = [one.value for one in ALLOWED[conflict.kind] if one != Resolution.ERROR]
+    rules = json.dumps({"tables": {table: {conflict.kind.value: others[0]}}})
+    more = f" (or {', '.join(others[1:])})" if others[1:] else ""
     return ApplyConflict(
-        f"{conflict.message()} in transaction {conflict.xid}, which commits at {lsn} on the source:"
-        f" {conflict.detail()}",
+        f"{conflict.message()} in transaction {conflict.xid}, which commits at "
+        f"{Lsn(conflict.lsn)} on the source: {conflict.detail()}",
         hint="Make the target's row agree, and it goes on by itself. Or choose a resolution: "
-        f'"conflicts": {{"tables": {{"{table}": {{"{conflict.kind.value}": "…"}}}}}}. Or set such '
-        'rows aside: "dead_letter": true. Or pass over the whole transaction: '
-        f'"skip_lsn": "{lsn}".',
+        f"spillway subscription alter {subscription} --target-option 'conflicts={rules}'{more}."
+        f" {_remedies(subscription, head)}",
         table=table,
         kind=conflict.kind.value,
-        lsn=str(lsn),
+        lsn=str(Lsn(conflict.lsn)),
         xid=conflict.xid,
         conflict=conflict.as_json(),
     )
 
 
 def row_refused(
-    error: psycopg.Error, table: MatchedTable, change: Change, number: int, head: TransactionHead
+    error: psycopg.Error,
+    table: MatchedTable,
+    change: Change,
+    number: int,
+    head: TransactionHead,
+    subscription: str,
 ) -> TargetRowRefused:
     """A row that the target refuses: an error of SQLSTATE class 22 or 23."""
     name = f"{table.schema}.{table.name}"
@@ -52,13 +60,29 @@ def row_refused(
         f"the target refuses a row of {name}{f', {key}' if key else ''}: {said} (SQLSTATE "
         f"{error.sqlstate}); change {number} of transaction {head.xid}, which commits at {lsn} on "
         "the source",
-        hint="Mend what refuses it on the target, and it goes on by itself. Or set such rows "
-        f'aside: "dead_letter": true. Or pass over the whole transaction: "skip_lsn": "{lsn}".',
+        hint="Mend what refuses it on the target, and it goes on by itself. "
+        f"{_remedies(subscription, head)}",
         table=name,
         key=key,
         lsn=str(lsn),
         xid=head.xid,
         sqlstate=error.sqlstate or "",
+    )
+
+
+def skip_command(subscription: str, head: TransactionHead) -> str:
+    """What passes over a transaction, and all that commits before it and is not written yet: that
+    is nothing, for the one that failed.
+    """
+    # Of a transaction that comes in pieces the end is not known yet; one byte is far enough.
+    return f"spillway subscription skip {subscription} {Lsn(head.end_lsn or head.commit_lsn + 1)}"
+
+
+def _remedies(subscription: str, head: TransactionHead) -> str:
+    return (
+        "Or set such rows aside in spillway.dead_letter on the target: spillway subscription alter "
+        f"{subscription} --target-option dead_letter=true. Or pass over the whole transaction: "
+        f"{skip_command(subscription, head)}"
     )
 
 

@@ -98,7 +98,7 @@ class OneByOne:
                 self._take_back()
                 self.refused = stop.conflict
                 if not self.has_dead_letters:
-                    raise conflict_error(stop.conflict) from None
+                    raise conflict_error(stop.conflict, self.subscription, head) from None
                 self._dead_letter(one, stop.conflict.sqlstate, stop.conflict.message())
                 self.met.append(stop.conflict)
             except (psycopg.DataError, psycopg.IntegrityError) as error:
@@ -107,7 +107,9 @@ class OneByOne:
                 if state == _UNIQUE_VIOLATION and attempt < _ATTEMPTS:
                     continue
                 if not self.has_dead_letters:
-                    raise row_refused(error, rows.statements.table, change, number, head) from error
+                    raise row_refused(
+                        error, rows.statements.table, change, number, head, self.subscription
+                    ) from error
                 self._dead_letter(one, state, str(error.diag.message_primary or error))
             else:
                 self.met += one.met

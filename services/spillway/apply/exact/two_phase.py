@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
+from spillway.apply.exact.failures import skip_command
 from spillway.errors import TargetTransactionLost, TargetTwoPhaseDisabled
 from spillway.pg.lsn import Lsn
 
@@ -113,6 +114,7 @@ class PreparedTransactions:
         )
 
     def _to_finish(self, head: TransactionHead, *, commits: bool) -> str | None:
+        session = self._session
         if not commits:
             return self._find(self._gid(head, head.commit_lsn))
         found = self._find(f"{self._stem}{head.xid}_", is_prefix=True)
@@ -121,8 +123,9 @@ class PreparedTransactions:
                 f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)} on the source, "
                 f'is not prepared on the target: "{self._stem}{head.xid}_…" is not in '
                 "pg_prepared_xacts",
-                hint="Somebody has finished it there. If it was committed, or its rows are not "
-                f'missed: "skip_lsn": "{Lsn(head.commit_lsn)}". Else repair its tables afterwards.',
+                hint="It was finished there by somebody else, or skipped. To go on without "
+                f"it: {skip_command(session.subscription, head)}; if it was rolled back there, "
+                "repair its tables afterwards (spillway apply repair).",
                 xid=head.xid,
                 lsn=str(Lsn(head.commit_lsn)),
             )

@@ -14,12 +14,11 @@ So a transaction of one chunk has no savepoint, and never more than a chunk is i
 large the transaction is: a group that holds a piece of one is written as it comes, and its
 transaction stays open until its end arrives.
 
-What is passed over: tables that ``should_apply`` refuses, logical messages, and the whole
-transaction whose commit is at ``skip_lsn``, as PostgreSQL's ALTER SUBSCRIPTION … SKIP does.
+What is passed over: tables that ``should_apply`` refuses, and logical messages.
 TRUNCATE takes the tables that are applied, with RESTART IDENTITY, and never cascades further than
 the source said, as PostgreSQL's worker.
 
-Source: apply_handle_begin, apply_handle_commit, apply_handle_truncate, maybe_start_skipping_changes
+Source: apply_handle_begin, apply_handle_commit, apply_handle_truncate
 (src/backend/replication/logical/worker.c)
 """
 
@@ -81,13 +80,11 @@ class ExactOptions:
         rules: what becomes of conflicts.
         conflicts_table: write them into ``spillway.conflicts`` on the target, too.
         dead_letter: write rows that the target refuses into ``spillway.dead_letter`` and go on.
-        skip_lsn: pass over the transaction that commits there; 0 for none.
     """
 
     rules: ConflictRules = field(default_factory=ConflictRules)
     conflicts_table: bool = False
     dead_letter: bool = False
-    skip_lsn: int = 0
 
 
 class _Statement(NamedTuple):
@@ -103,7 +100,6 @@ class ExactWriter:
     """Writes groups into the target, exactly.
 
     Attributes:
-        skipped: the commit LSN of the transaction that was passed over, once it was; None before.
         dead_letters: rows in the dead letters, of this run.
     """
 
@@ -143,13 +139,12 @@ class ExactWriter:
         #: the transaction that goes on in the next group
         self._within: TransactionHead | None = None
         #: whether the open transaction is passed over; what has been written of it; its changes
-        self._is_there = self._passes_over = False
+        self._is_there = False
         self._chunks = 0
         self._number = 0
         self._one_by_one = OneByOne(
             self._connection, session.subscription, options.rules, options.dead_letter
         )
-        self.skipped: int | None = None
         self.dead_letters = 0
 
     def forget_tables(self) -> None:
@@ -198,11 +193,11 @@ class ExactWriter:
 
     def _transaction(self, head: TransactionHead, changes: Iterator[Change], *, ends: bool) -> None:
         if head.kind in (_COMMIT_PREPARED, _ROLLBACK_PREPARED):
-            self._finish_prepared(head)
+            self._prepared.finish(head)
             return
         if self._within is None:
             self._begin(head)
-        if not self._passes_over:
+        if not self._is_there:
             self._write_chunks(head, changes)
         self._within = None if ends else head
         if ends:
@@ -212,34 +207,20 @@ class ExactWriter:
         self._reset()
         # It may have been prepared before this program ended, or lost its connection.
         self._is_there = head.kind == _PREPARED and self._prepared.is_there(head)
-        self._passes_over = self._is_there or self._is_skipped(head)
         self._session.begin()
 
     def _end(self, head: TransactionHead) -> None:
         session = self._session
         self._write_down()
         if head.kind == _PREPARED and not self._is_there:
-            # One that is passed over, too: what commits it finds it.
             self._prepared.prepare(head)
         else:
             session.commit(head)
-        if self._is_skipped(head):
-            self.skipped = head.commit_lsn
         self.dead_letters += self._one_by_one.dead_letters
         self._reset()
 
-    def _finish_prepared(self, head: TransactionHead) -> None:
-        if head.kind == _COMMIT_PREPARED and self._is_skipped(head):
-            self._session.record(head)
-            self.skipped = head.commit_lsn
-        else:
-            self._prepared.finish(head)
-
-    def _is_skipped(self, head: TransactionHead) -> bool:
-        return bool(self._options.skip_lsn) and head.commit_lsn == self._options.skip_lsn
-
     def _reset(self) -> None:
-        self._is_there = self._passes_over = False
+        self._is_there = False
         self._chunks = self._number = 0
         self._one_by_one.met = []
         self._one_by_one.refused = None

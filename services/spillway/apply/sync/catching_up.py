@@ -17,6 +17,7 @@ import psycopg
 from spillway._kernels.apply.change_group import ChangeGroup
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.stream import ArrivingChanges
+from spillway.apply.sync.origins import mark
 from spillway.apply.tables.matching import same_name
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.failures import from_postgres
@@ -96,6 +97,8 @@ class SlotCatchUp:
 
         with TargetSession(self._plan, is_beside=True) as session:
             matched = TargetTables(self._rename)
+            if session.facts.may_use_origins:
+                mark(session.connection, self._plan.origin)
             writer = ExactWriter(session, matched, self._options, self._log, should_apply)
             try:
                 session.begin()

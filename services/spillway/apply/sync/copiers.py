@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from spillway.apply.sync.copying import CopyStopped, copy_range
+from spillway.apply.sync.copying import copy_range
+from spillway.apply.sync.origins import mark
 from spillway.apply.target.failures import from_postgres
-from spillway.errors import SourceError, SpillwayError
+from spillway.errors import NotReady, SourceError, SourceTableAltered, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.receiver.conninfo import redact
 
@@ -47,10 +48,6 @@ _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "0",
     "client_min_messages": "error",
 }
-
-
-class TableAltered(SourceError):
-    """A table is not what the snapshot saw: its rows can't be read by it any more."""
 
 
 @dataclass(slots=True)
@@ -102,6 +99,7 @@ class Copiers:
         connect_target: opens a session on the target, in autocommit.
         states: what is durable is told there.
         is_stopping: asked now and then.
+        origin: of the subscription; '' where it has none.
     """
 
     def __init__(
@@ -111,7 +109,9 @@ class Copiers:
         connect_target: Callable[[], Connection],
         states: TableStates,
         is_stopping: Callable[[], bool],
+        origin: str = "",
     ) -> None:
+        self._origin = origin
         self._conninfo = conninfo
         self._snapshot = snapshot
         self._connect_target = connect_target
@@ -165,7 +165,7 @@ class Copiers:
                         finished = not copy.left and not copy.at_work and copy.failed is None
                     if finished:
                         done(copy)
-                except CopyStopped:
+                except NotReady:
                     if self._is_stopping():
                         raise
                     # Another copier saw the table fail, or the attempt.
@@ -261,7 +261,7 @@ class Copiers:
             with suppress(psycopg.Error):
                 source.execute("ROLLBACK TO SAVEPOINT one")
             text = " ".join(redact(str(error), self._conninfo).split())
-            raise TableAltered(
+            raise SourceTableAltered(
                 f"copying {name}: the source refused: {text}",
                 hint="The table is copied anew, as it is then; a refresh forgets one that was "
                 "dropped.",
@@ -271,7 +271,7 @@ class Copiers:
         if then != present:
             with suppress(psycopg.Error):
                 source.execute("ROLLBACK TO SAVEPOINT one")
-            raise TableAltered(
+            raise SourceTableAltered(
                 f"{name} was altered, truncated or rewritten on the source while it was copied",
                 hint="The table is copied anew, as it is then.",
                 relation=name,
@@ -286,6 +286,8 @@ class Copiers:
             "SELECT pg_catalog.set_config('client_encoding',"
             " pg_catalog.current_setting('server_encoding'), false)"
         )
+        if self._origin:
+            mark(connection, self._origin)
         return connection
 
     def _source(self, connection: Connection | None, target: Connection) -> Connection:

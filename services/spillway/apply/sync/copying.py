@@ -57,10 +57,6 @@ class Copied:
     bytes: int
 
 
-class CopyStopped(NotReady):
-    """Whoever asked for the copy wants it no more; nothing of it is on the target."""
-
-
 def copy_range(
     source: Connection,
     target: Connection,
@@ -82,7 +78,7 @@ def copy_range(
     Raises:
         SourceError: the source refuses or the connection broke.
         psycopg.Error: the target refuses or the connection broke.
-        CopyStopped: *is_over* said so.
+        NotReady: *is_over* said so; nothing of it is on the target.
     """
     reading, writing = source.pgconn, target.pgconn
     result = reading.exec_(plan.from_source(part).as_bytes(source))
@@ -131,7 +127,7 @@ def _relay(
         told(relay.size - before)
         before = relay.size
         if is_over():
-            raise CopyStopped(
+            raise NotReady(
                 f"{_what(plan)} was stopped",
                 hint="It goes on when the subscription runs again.",
             )

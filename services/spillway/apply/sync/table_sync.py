@@ -34,7 +34,7 @@ import psycopg
 from psycopg import sql
 
 from spillway.apply.sync import indexes, sequences
-from spillway.apply.sync.copiers import Copiers, TableAltered, TableCopy, connect_source
+from spillway.apply.sync.copiers import Copiers, TableCopy, connect_source
 from spillway.apply.sync.definitions import create_missing
 from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
@@ -42,7 +42,7 @@ from spillway.apply.sync.states import SyncState, TableName, TableState, TableSt
 from spillway.apply.tables.matching import match_all, same_name
 from spillway.apply.target.failures import from_postgres
 from spillway.consumer.snapshots import Source, SourceSnapshot
-from spillway.errors import SourceError, SpillwayError
+from spillway.errors import SourceError, SourceTableAltered, SpillwayError
 from spillway.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class SyncSettings:
     create_tables: bool = False
     #: sequences are set again after so many seconds; None: at the first copy and a refresh only
     sequences_every_s: float | None = None
+    #: of the subscription, that marks what is written; '' where the role may not
+    origin: str = ""
     rename: Rename = same_name
     #: which of the published tables are the subscription's
     selected: Callable[[str, str], bool] = _all
@@ -430,6 +432,7 @@ class TableSync:
             self._connect_target,
             self.states,
             self._stopping.is_set,
+            self._settings.origin,
         )
         self._copies = copies
         try:
@@ -598,7 +601,7 @@ class TableSync:
                 pause = min(max(_RETRY_S, self._retries[key].pause * 2), _RETRY_MAX_S)
             else:
                 # By a new snapshot it is as it is now.
-                pause = 0.0 if isinstance(error, TableAltered) else _RETRY_S
+                pause = 0.0 if isinstance(error, SourceTableAltered) else _RETRY_S
             self._retries[key] = _Retry(time.monotonic() + pause, pause)
         text = error.message if not error.hint else f"{error.message} Hint: {error.hint}"
         self._tell(f"{', '.join('.'.join(key) for key in sorted(tables))}: {text}")
@@ -628,7 +631,8 @@ class TableSync:
         self.states.changed(table)
 
     def _empty(self, target: Connection, table: TableState) -> None:
-        name = sql.Identifier(*self._settings.rename(*table.key))
+        renamed = self._settings.rename
+        name = sql.Identifier(*renamed(*table.key))
         try:
             with target.transaction():
                 target.execute(sql.SQL("TRUNCATE {}").format(name))

@@ -251,7 +251,7 @@ def _facts(
     return TableFacts(
         oid, schema, name, kind, quoted, row_security, tuple(lacks),
         tuple(Column(*column) for column in columns),
-        tuple(Index(*index[:-2], tuple(index[-2]), tuple(index[-1])) for index in indexes),
+        tuple(Index._make((*index[:-2], tuple(index[-2]), tuple(index[-1]))) for index in indexes),
         len(partitions) if kind == "p" else 1,
         tuple(named("t")), tuple(named("s")), tuple(named("r")),
         any(named("f")),

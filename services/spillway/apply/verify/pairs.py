@@ -83,7 +83,7 @@ class TablePair:
             sql.SQL("" if published.kind == "p" else "ONLY "),
             sql.Identifier(relation.schema, relation.name),
         )
-        filters = [sql.SQL(f"({one})") for one in published.filters]  # type: ignore[arg-type] # the server wrote it
+        filters = [sql.SQL(f"({one})") for one in published.filters]  # the server wrote it
         #: which of the source's rows are published
         self._where = (
             sql.SQL(" WHERE {}").format(sql.SQL(" OR ").join(filters)) if filters else None
