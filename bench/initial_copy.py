@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.machine import tree_cpu_seconds
 from harness.cluster import Cluster
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 _MAJOR: Final = 18
 _TABLES: Final = 2
-_MEMORY: Final = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
+_MEMORY: Final[dict[str, Any]] = {
+    "shared_buffers": "512MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+}
 
 
 def main() -> None:
@@ -96,7 +100,10 @@ def _ours(source: Database, target: Database, *, defer_indexes: bool) -> None:
     sync.stop()
 
 
-def _nothing_to_catch_up(*_: object) -> None:
+def _nothing_to_catch_up(
+    tables: frozenset[tuple[str, str]], start_lsn: int, upto_lsn: int, before_commit: object
+) -> None:
+    del tables, start_lsn, upto_lsn, before_commit
     raise AssertionError("nothing is written meanwhile")
 
 

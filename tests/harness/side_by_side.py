@@ -32,7 +32,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "wal_retrieve_retry_interval": "100ms",
     "logical_decoding_work_mem": "64kB",
     "track_commit_timestamp": True,
-    "log_min_messages": "log",
+    # "log" leaves errors out.
+    "log_min_messages": "warning",
 }
 _MAJOR_OF_STREAMING: Final = 14
 _MAJOR_OF_PARALLEL: Final = 16

@@ -34,10 +34,12 @@ CREATE TYPE c002_mood AS ENUM ('sad', 'ok', 'happy');
 CREATE TYPE c002_pair AS (x int, y text);
 CREATE DOMAIN c002_even AS int CHECK (VALUE % 2 = 0);
 CREATE TYPE c002_span AS RANGE (subtype = float8);
-CREATE TABLE c002_arrays (a int[] PRIMARY KEY, b text[], c float[], d numeric[], e c002_mood[], f c002_pair[]);
+CREATE TABLE c002_arrays (a int[] PRIMARY KEY, b text[], c float[], d numeric[], e c002_mood[],
+    f c002_pair[]);
 CREATE TABLE c002_pairs (a c002_pair PRIMARY KEY, b c002_pair[]);
-CREATE TABLE c002_others (a c002_mood PRIMARY KEY, b int4range, c c002_span, d c002_even, e jsonb, f xml,
-    g json, h money, i bit varying(9), j inet, k interval, l timestamptz, m tsvector, n uuid, o bytea);
+CREATE TABLE c002_others (a c002_mood PRIMARY KEY, b int4range, c c002_span, d c002_even, e jsonb,
+    f xml, g json, h money, i bit varying(9), j inet, k interval, l timestamptz, m tsvector, n uuid,
+    o bytea);
 CREATE TABLE c006_rewritten (a int PRIMARY KEY, b text);
 CREATE TABLE c010_one (a int PRIMARY KEY); CREATE TABLE c010_two (a int REFERENCES c010_one);
 CREATE TABLE c010_serial (a serial PRIMARY KEY, b int);
@@ -52,7 +54,7 @@ ALTER TABLE c032_dropped REPLICA IDENTITY FULL;
 CREATE TABLE c100_unique (a int PRIMARY KEY, b int UNIQUE);
 CREATE TABLE c100_fired (a int PRIMARY KEY, b int);
 CREATE TABLE c100_wide (a int PRIMARY KEY, "Wéird, name" text, "order" int);
-"""
+"""  # noqa: E501
 _OF_THE_SOURCE = """
 CREATE TABLE c008_columns (a int PRIMARY KEY, b text);
 CREATE TABLE c008_reordered (a int PRIMARY KEY, b text, c int);
@@ -66,7 +68,8 @@ CREATE TABLE c013_parted_2 PARTITION OF c013_parted DEFAULT;
 CREATE TABLE c013_into (a int PRIMARY KEY, b text);
 """
 _OF_THE_TARGETS = """
-CREATE TABLE c008_columns (z int DEFAULT 9, b text, a int PRIMARY KEY, c timestamptz DEFAULT '2020-01-01', d bigint DEFAULT 999);
+CREATE TABLE c008_columns (z int DEFAULT 9, b text, a int PRIMARY KEY,
+    c timestamptz DEFAULT '2020-01-01', d bigint DEFAULT 999);
 CREATE TABLE c008_reordered (c bigint, b varchar, gone int, a numeric PRIMARY KEY);
 ALTER TABLE c008_reordered DROP gone;
 CREATE TABLE c009_base (a int PRIMARY KEY);
@@ -81,7 +84,7 @@ CREATE TABLE c013_into_0 (a int PRIMARY KEY, b text);
 CREATE TABLE c013_into_1 (b text, a int PRIMARY KEY);
 ALTER TABLE c013_into ATTACH PARTITION c013_into_0 FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 ALTER TABLE c013_into ATTACH PARTITION c013_into_1 FOR VALUES WITH (MODULUS 2, REMAINDER 1);
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from harness.postgresql_subscription import wait_until
@@ -15,6 +16,7 @@ from harness.postgresql_subscription import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.cluster import Database
     from harness.side_by_side import SideBySide
 
 _FILTERS = 15
@@ -75,7 +77,16 @@ def chosen(sides: SideBySide) -> Iterator[SideBySide]:
     names = ("plain", "rooted", "inserts", "schemas", "filtered", "narrow")
     sides.subscribe("chosen", *names, copy_data=True)
     yield sides
-    sides.unsubscribe("chosen")
+    if "chosen" in sides.names:
+        sides.unsubscribe("chosen")
+
+
+def _count(database: Database, query: str) -> int:
+    try:
+        return int(database.value(query))
+    except psycopg.errors.UndefinedTable:
+        # The subscription's program has not begun yet.
+        return 0
 
 
 def _ready(sides: SideBySide, tables: int) -> None:
@@ -86,7 +97,7 @@ def _ready(sides: SideBySide, tables: int) -> None:
     ):
         wait_until(
             f"{tables} tables are ready in {database.name}",
-            lambda d=database, q=query: d.value(q) == tables,  # type: ignore[misc]
+            lambda d=database, q=query: _count(d, q) == tables,  # type: ignore[misc]
             sides.told,
         )
 
@@ -132,7 +143,8 @@ def test_025_tables_of_a_schema(chosen: SideBySide) -> None:
 def test_028_rows_that_come_into_a_filter_and_leave_it(chosen: SideBySide) -> None:
     source = chosen.source
     source.execute("INSERT INTO c028_filtered VALUES (20, 'in'), (-20, 'out')")
-    source.execute("UPDATE c028_filtered SET a = -a WHERE a IN (1, -2)")
+    source.execute("UPDATE c028_filtered SET a = a - 100 WHERE a = 1")
+    source.execute("UPDATE c028_filtered SET a = a + 100 WHERE a = -2")
     source.execute("UPDATE c028_filtered SET b = 'n3' WHERE a = 4")
     source.execute("UPDATE c028_filtered SET b = 'new' WHERE a IN (3, 5, -5)")
     source.execute("DELETE FROM c028_filtered WHERE a IN (6, -6)")
@@ -173,6 +185,9 @@ def test_024_tables_that_are_published_later(chosen: SideBySide) -> None:
 @pytest.fixture(scope="module")
 def large(sides: SideBySide) -> Iterator[SideBySide]:
     """Streamed, prepared, without what came to the source through an origin."""
+    if "chosen" in sides.names:
+        # Both would bring the marker.
+        sides.unsubscribe("chosen")
     sides.everywhere(
         "CREATE TABLE c015_large (a int PRIMARY KEY, b text);"
         "CREATE TABLE c021_prepared (a int PRIMARY KEY, b text);"
@@ -295,7 +310,8 @@ def test_030_what_came_through_an_origin(large: SideBySide) -> None:
 def test_029_and_035_an_error_stops_both_and_its_remedy_mends_both(large: SideBySide) -> None:
     large.both("INSERT INTO c029_wrong VALUES (1)")
     since = large.log_size()
-    large.source.execute("INSERT INTO c029_wrong VALUES (0); INSERT INTO c029_wrong VALUES (1)")
+    for number in (0, 1):
+        large.source.execute(f"INSERT INTO c029_wrong VALUES ({number})")
     large.wait_logged(
         "conflict=(insert_exists)" if large.major >= 18 else "(duplicate key value)", since
     )

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.applied_subscription import AppliedSubscription
 from harness.cluster import Cluster
 from harness.postgresql_subscription import Load, Publication, wait_until
+from harness.remedies import command, remedy
 from harness.serve_process import ServeProcess
 from harness.tiers import deep
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,6 +166,45 @@ def test_everything_that_is_missing_is_said_at_once(
     finally:
         target.execute("DROP OWNED BY filler")
         target.execute("DROP ROLE filler")
+
+
+@pytest.mark.follows_hint("target_behind_slot")
+def test_a_target_that_lost_commits_is_not_gone_on_with(
+    serve: ServeProcess, two: tuple[Database, Database]
+) -> None:
+    source, target = two
+    service = serve.service()
+    for database in two:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("CREATE PUBLICATION p FOR TABLE t")
+    body = {"name": "behind", "source": "main", "database": source.name, "publications": ["p"]}
+    service.call(
+        "POST", "/subscriptions", json={**body, "target": {"kind": "postgres", "dsn": target.dsn}}
+    )
+    source.execute("INSERT INTO t VALUES (1)")
+
+    def error() -> Any:
+        return service.call("GET", "/subscriptions/behind")["error"]
+
+    def confirmed() -> Lsn:
+        return Lsn.parse(service.slot("behind")["confirmed_flush_lsn"])
+
+    def ids() -> list[tuple[Any, ...]]:
+        return target.query("SELECT id FROM t ORDER BY 1")
+
+    wait_until("the row is there", lambda: ids() == [(1,)], lambda: str(error()))
+    service.call("POST", "/subscriptions/behind/disable")
+    # As of a backup from before: its position, and none of what came after.
+    target.execute("UPDATE spillway.progress SET remote_lsn = '0/10'")
+    service.call("POST", "/subscriptions/behind/enable")
+    wait_until("it fails", lambda: error() is not None)
+    hint = remedy(error(), "target_behind_slot")
+    told = command(hint, "subscription skip", NAME="behind")
+    assert told[:3] == ["subscription", "skip", "behind"]
+    assert Lsn.parse(told[3]) == confirmed()
+    service.call("POST", "/subscriptions/behind/skip", json={"lsn": told[3]})
+    source.execute("INSERT INTO t VALUES (2)")
+    wait_until("it goes on", lambda: ids() == [(1,), (2,)], lambda: str(error()))
 
 
 @pytest.mark.parametrize("back", ["spillway", deep("stock")])

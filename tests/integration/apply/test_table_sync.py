@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness import remedies
 from harness.postgresql_subscription import Load, Publication, wait_until
 from harness.serve_process import ServeProcess
 from harness.table_sync import Copied, Ends, Told, lsn_now
@@ -438,6 +439,7 @@ def test_a_table_that_fails_leaves_the_others_alone(room: Room) -> None:
     sync.stop()
 
 
+@pytest.mark.follows_hint("source_table_altered")
 def test_what_is_altered_while_it_is_copied_is_copied_anew(room: Room) -> None:
     ends, source, target = _filled(room, tables=4)
     told = Told()
@@ -466,6 +468,8 @@ def test_what_is_altered_while_it_is_copied_is_copied_anew(room: Room) -> None:
         blocker.execute("ROLLBACK")
     copying.join()
     assert _states(sync) == {"t0": "s", "t1": "s", "t2": "s", "t3": "i"}, told.sentences
+    hint = remedies.remedy(sync.errors["public", "t1"], "source_table_altered")
+    assert hint == "The table is copied anew, as it is then."
     for table in ("t0", "t1", "t2"):
         assert _rows(target, table) == _rows(source, table)
     dropped = sync.states.all()["public", "t3"]

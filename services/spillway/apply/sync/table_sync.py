@@ -174,6 +174,8 @@ class TableSync:
         self._sequences_at = 0.0
         #: how sequences stood when they were last set; None: never yet
         self.sequences: sequences.SequenceSync | None = None
+        #: what each table last failed with, in this process
+        self.errors: dict[TableName, SpillwayError] = {}
         #: what could not be made on the target, and why
         self.not_made: Mapping[str, str] = {}
         self._thread: threading.Thread | None = None
@@ -597,6 +599,7 @@ class TableSync:
     def _later(self, error: SpillwayError, *tables: TableName) -> str:
         """Have tables tried again after a while; return what is said of them."""
         for key in tables:
+            self.errors[key] = error
             if key in self._retries:
                 pause = min(max(_RETRY_S, self._retries[key].pause * 2), _RETRY_MAX_S)
             else:
