@@ -173,6 +173,10 @@ class _Run:
         self._grouped = GroupedWriter(session, self._tables, should_apply)
         self._always_exact = options.exact == "always"
         self._group = ChangeGroup(options.group_bytes)
+        #: the commit of a large transaction that can't be written in groups
+        self._exact_lsn = 0
+        #: pieces of it are gone, and have to come again
+        self._must_reopen = False
         self._stream: ArrivingChanges | None = None
         self._flush_look_at = 0.0
         self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
@@ -294,6 +298,7 @@ class _Run:
     def _follow(self) -> None:
         settings, session = self._settings, self._session
         self._group = ChangeGroup(settings.options.group_bytes)
+        self._must_reopen = False
         two_phase = settings.two_phase and self._may_prepare()
         with ArrivingChanges(
             settings.grpc,
@@ -307,7 +312,7 @@ class _Run:
             if not self._status.has_begun:
                 self._status.begun()
             try:
-                while not self._stopping.is_set():
+                while not self._stopping.is_set() and not self._must_reopen:
                     self._step(stream)
                     if settings.two_phase and not two_phase and self._may_prepare():
                         # It is opened again, with prepared transactions from there on.
@@ -337,8 +342,10 @@ class _Run:
             last = batch
             wrote = self._feed(batch)
             batch = None if wrote or self._stopping.is_set() else stream.take(0)
-        if group.transactions:
+        if group.transactions and not self._must_reopen:
             self._write()
+        if self._must_reopen:
+            return
         if not session.in_transaction:
             if last is not None and not group.is_within:
                 self._pass(last.confirm_lsn)
@@ -357,6 +364,8 @@ class _Run:
             if group.is_full:
                 self._write()
                 wrote = True
+                if self._must_reopen:
+                    break
         return wrote
 
     def _write(self) -> None:
@@ -364,12 +373,32 @@ class _Run:
         group = self._group
         touched = group.touched()
         self._tables.learn(table.relation for table in touched)
-        whole = group.is_plain and not group.is_piece and not self._session.in_transaction
-        if self._always_exact or not whole or not self._grouped.write(group):
+        if not self._write_grouped():
+            if self._must_reopen:
+                return
             self._exact.write(group)
         has = self._settings.selection.has
         self._status.wrote(touched, [has(t.relation.schema, t.relation.name) for t in touched])
         group.clear()
+
+    def _write_grouped(self) -> bool:
+        """Write the group by few statements; return False for one that is to be written exactly.
+
+        A large transaction comes in pieces. When one of them can't be written so, those before it
+        are gone, too: the stream is opened again, and that transaction is written exactly.
+        """
+        group = self._group
+        if self._always_exact or not group.is_plain:
+            return False
+        head = group.last
+        if head is None or head.commit_lsn == self._exact_lsn:
+            return False
+        if self._grouped.write(group):
+            return True
+        if group.is_piece or head.is_continued:
+            self._exact_lsn = head.commit_lsn
+            self._must_reopen = head.is_continued
+        return False
 
     def _pass(self, confirm_lsn: Lsn) -> None:
         """Take a position up to which nothing is left to write."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.applied_subscription import AppliedSubscription
 from harness.cluster import Cluster
 from harness.postgresql_subscription import Load, Publication, wait_until
+from harness.remedies import command, remedy
 from harness.serve_process import ServeProcess
 from harness.tiers import deep
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,6 +168,45 @@ def test_everything_that_is_missing_is_said_at_once(
         target.execute("DROP ROLE filler")
 
 
+@pytest.mark.follows_hint("target_behind_slot")
+def test_a_target_that_lost_commits_is_not_gone_on_with(
+    serve: ServeProcess, two: tuple[Database, Database]
+) -> None:
+    source, target = two
+    service = serve.service()
+    for database in two:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("CREATE PUBLICATION p FOR TABLE t")
+    body = {"name": "behind", "source": "main", "database": source.name, "publications": ["p"]}
+    service.call(
+        "POST", "/subscriptions", json={**body, "target": {"kind": "postgres", "dsn": target.dsn}}
+    )
+    source.execute("INSERT INTO t VALUES (1)")
+
+    def error() -> Any:
+        return service.call("GET", "/subscriptions/behind")["error"]
+
+    def confirmed() -> Lsn:
+        return Lsn.parse(service.slot("behind")["confirmed_flush_lsn"])
+
+    def ids() -> list[tuple[Any, ...]]:
+        return target.query("SELECT id FROM t ORDER BY 1")
+
+    wait_until("the row is there", lambda: ids() == [(1,)], lambda: str(error()))
+    service.call("POST", "/subscriptions/behind/disable")
+    # As of a backup from before: its position, and none of what came after.
+    target.execute("UPDATE spillway.progress SET remote_lsn = '0/10'")
+    service.call("POST", "/subscriptions/behind/enable")
+    wait_until("it fails", lambda: error() is not None)
+    hint = remedy(error(), "target_behind_slot")
+    told = command(hint, "subscription skip", NAME="behind")
+    assert told[:3] == ["subscription", "skip", "behind"]
+    assert Lsn.parse(told[3]) == confirmed()
+    service.call("POST", "/subscriptions/behind/skip", json={"lsn": told[3]})
+    source.execute("INSERT INTO t VALUES (2)")
+    wait_until("it goes on", lambda: ids() == [(1,), (2,)], lambda: str(error()))
+
+
 @pytest.mark.parametrize("back", ["spillway", deep("stock")])
 def test_two_databases_that_subscribe_to_each_other_do_not_loop(
     serve: ServeProcess, two: tuple[Database, Database], back: str
@@ -276,3 +317,45 @@ def test_kills_under_load(
     subscription.wait_ready()
     subscription.wait_caught_up()
     subscription.check_equal()
+
+
+@pytest.mark.parametrize("conflicts", [False, True])
+def test_a_transaction_larger_than_a_group(
+    serve: ServeProcess, two: tuple[Database, Database], conflicts: bool
+) -> None:
+    """It is written in pieces; where one of them does not fit, it comes again and is written
+    exactly, and what follows goes on in groups.
+    """
+    source, target = two
+    for database in two:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.execute("CREATE PUBLICATION p FOR TABLE t")
+    subscription = {
+        "name": "large",
+        "source": "main",
+        "database": source.name,
+        "publications": ["p"],
+        "target": {
+            "kind": "postgres",
+            "dsn": target.dsn,
+            "group_bytes": 1 << 20,
+            "conflicts": {"insert_exists": "apply_remote"},
+        },
+    }
+    serve.service().call("POST", "/subscriptions", json=subscription)
+    wait_until(
+        "it is ready",
+        lambda: (
+            target.value("SELECT to_regclass('spillway.tables')") is not None
+            and target.value("SELECT count(*) FROM spillway.tables WHERE state = 'r'") == 1
+        ),
+    )
+    if conflicts:
+        target.execute("INSERT INTO t VALUES (29000, 'local')")
+    source.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 30000) n")
+    source.execute("INSERT INTO t VALUES (0, 'last')")
+    wait_until("it is there", lambda: bool(target.query("SELECT FROM t WHERE id = 0")))
+    query = "SELECT md5(string_agg(t::text, ';' ORDER BY id)) FROM t"
+    assert target.value(query) == source.value(query)
+    stats = serve.service().call("GET", "/subscriptions/large")["stats"]
+    assert (stats["confl_insert_exists"] == 1) == conflicts

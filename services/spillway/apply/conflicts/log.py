@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from spillway.errors import StorageError
 from spillway.storage.durable_files import put_in_place
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class ConflictFile:
                 size = file.tell()
             if size >= FILE_BYTES_MAX:
                 put_in_place(self._path, _older(self._path))
-        except OSError as error:
+        except (OSError, StorageError) as error:
             _log.warning("conflicts can't be written into %s: %s", self._path, error)
 
 

@@ -118,7 +118,7 @@ def _resolutions(wished: object, where: str) -> Resolutions:
                 f"Kinds are {_NAMES}; tables are named in conflicts.tables.",
             ) from None
         allowed = ALLOWED[kind]
-        if value not in {one.value for one in allowed}:
+        if value not in [one.value for one in allowed]:
             raise _invalid(
                 f'{where} wishes "{value}" for {kind.value}, which it can\'t be',
                 f"It can be {', '.join(one.value for one in allowed)}.",

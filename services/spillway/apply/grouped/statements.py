@@ -65,7 +65,8 @@ def plan(table: MatchedTable, *, copy_from: int, since: int = 0) -> StepPlan:
         relation=table.relation,
         target=table.oid,
         key=positions,
-        watched=_watched(table),
+        # Without a key nothing is netted, so nothing is overwritten.
+        watched=table.watched if positions else (),
         unset=tuple(
             position for position in positions if table.columns[position].type_oid in _SAME_IF_EQUAL
         ),
@@ -90,13 +91,6 @@ def _element(column: TargetColumn) -> str:
 
 def _form(column: TargetColumn) -> int:
     return FORMS["text" if _goes_as_text(column) else _FORMS.get(column.type_oid, "literal")]
-
-
-def _watched(table: MatchedTable) -> tuple[int, ...]:
-    """Without a key nothing is netted, so nothing is overwritten."""
-    if not table.other_unique or table.find != "key":
-        return ()
-    return tuple(range(len(table.columns)))
 
 
 def sql(table: MatchedTable, step: Step, origin: int | None) -> bytes | None:

@@ -91,8 +91,8 @@ class GroupedWriter:
         #: names of what is prepared
         self._prepared: dict[bytes, bytes] = {}
         self._names = 0
-        #: a transaction that comes in pieces is open
-        self._is_open = False
+        #: whether the group goes on with the transaction that pieces before it have begun
+        self._goes_on = False
         self._origin = self._own_origin()
         self.statements = 0
         self.declined = 0
@@ -112,12 +112,14 @@ class GroupedWriter:
         head = group.last
         if head is None:
             return True
+        # Who rolled back in between, as the stream broke off, has taken the pieces back, too.
+        self._goes_on = self._session.in_transaction
         try:
             for attempt in range(_ATTEMPTS):
                 try:
                     return self._written(group, head)
                 except psycopg.Error as error:
-                    if error.sqlstate not in _PASSING or self._is_open or attempt + 1 == _ATTEMPTS:
+                    if error.sqlstate not in _PASSING or self._goes_on or attempt + 1 == _ATTEMPTS:
                         raise
                     self._give_up()
         except psycopg.Error as error:
@@ -147,13 +149,11 @@ class GroupedWriter:
         if mismatch:
             self._give_up()
             return self._decline(mismatch)
-        if group.is_piece:
-            self._is_open = True
-        elif made or self._is_open:
-            self._session.commit(head)
-            self._is_open = False
-        else:
-            self._session.passed(head.end_lsn)
+        if not group.is_piece:
+            if made or self._goes_on:
+                self._session.commit(head)
+            else:
+                self._session.passed(head.end_lsn)
         return True
 
     def _plans(
@@ -212,7 +212,7 @@ class GroupedWriter:
         as expected, "" if all is.
         """
         pipeline = _Pipeline(self._pgconn)
-        if not self._is_open and made:
+        if made and not self._goes_on:
             pipeline.add(b"BEGIN")
             pipeline.add(statements.PLANNER_SQL)
         expected: list[tuple[int, Step]] = []
@@ -281,7 +281,6 @@ class GroupedWriter:
 
     def _give_up(self) -> None:
         """Roll back, if the connection is there."""
-        self._is_open = False
         if self._connection.broken or self._pgconn.status != pq.ConnStatus.OK:
             return
         in_transaction = self._session.in_transaction
