@@ -112,6 +112,7 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
     simple = {
         # They take nothing but a name, or what others among the cases take.
         "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications",
+        "repair", "verify",
         "refresh", "restart", "show", "snapshot", "stats",
     }  # fmt: skip
     program = typer.main.get_group(app)
