@@ -357,16 +357,3 @@ def test_a_transaction_larger_than_a_group(
     wait_until("it is there", lambda: bool(target.query("SELECT FROM t WHERE id = 0")))
     query = "SELECT md5(string_agg(t::text, ';' ORDER BY id)) FROM t"
     assert target.value(query) == source.value(query)
-    view = serve.service().call("GET", "/subscriptions/large")
-    assert view["restarts"] == 0
-    if conflicts:
-        # It is told within seconds.
-        wait_until(
-            "the conflict is counted",
-            lambda: (
-                serve.service()
-                .call("GET", "/subscriptions/large")["stats"]
-                .get("confl_insert_exists")
-                == 1
-            ),
-        )
