@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from spillway import errors
+from spillway.apply.commands.app import app as apply_app
 from spillway.cli.program import app
 from spillway.declarations.lake_options import BY_TABLE, LAKE_OPTIONS, NUMBERS, LakeOption
+from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.declarations.slot_columns import SLOT_COLUMNS, SlotColumn
 from spillway.lake.commands.app import app as lake_app
 from spillway.settings import Settings
@@ -112,6 +114,15 @@ OTHER_SETTINGS = """
 | `SPILLWAY_SUBSCRIPTION_RUN` | none | set by the service for a subscription's program, which bears it as its mark |
 | `SPILLWAY_SUBSCRIPTION` | none | likewise, the subscription's name: the service names it as the consumer of a slot |
 
+## Applying into PostgreSQL
+
+| variable | default | meaning |
+|---|---|---|
+| `SPILLWAY_TARGET_DSN` | none | for `spillway subscription create` and `alter`: the connection string of the PostgreSQL that is filled |
+| `SPILLWAY_APPLY_OPTIONS` | none | set by the service for `spillway apply`: the target with its connection string, as JSON |
+| `SPILLWAY_APPLY_SOURCE_DSN` | none | likewise, and for `spillway subscription verify` and `repair`: the source's connection string |
+| `SPILLWAY_APPLY_TARGET_DSN` | none | for `spillway subscription verify` and `repair`: the target's connection string |
+
 ## Tests and development
 
 | variable | default | meaning |
@@ -151,6 +162,8 @@ def commands_page() -> str:
         sections.append(_section(name, command))
     for name, command in _commands("spillway lake", typer.main.get_command(lake_app)):
         sections.append(_section(name, command))
+    for name, command in _commands("spillway apply", typer.main.get_command(apply_app)):
+        sections.append(_section(name, command))
     return "\n".join(sections)
 
 
@@ -166,7 +179,21 @@ def settings_page() -> str:
 def rest_page(page: str) -> str:
     """Return rest.md with what is written of it."""
     page = _with_part(page, "columns of a slot", _slot_columns())
-    return _with_part(page, "options of a lake", _lake_options())
+    page = _with_part(page, "options of a lake", _lake_options())
+    return _with_part(page, "options of a PostgreSQL", _postgres_options())
+
+
+def _postgres_options() -> Iterator[str]:
+    yield "| field | value | without it | meaning |"
+    yield "|---|---|---|---|"
+    for option in POSTGRES_OPTIONS:
+        value = {
+            "choice": ", ".join(f"`{one}`" for one in option.choices),
+            "flag": "`true`, `false`",
+            "whole number": f"a whole number, {option.least} to {option.most}",
+        }.get(option.kind, f"object: `{json.dumps(option.example)}`")
+        default = "" if option.default is None else f"`{json.dumps(option.default).strip(chr(34))}`"
+        yield f"| `{option.name}` | {value} | {default} | {option.meaning} |"
 
 
 def provider_tables() -> str:

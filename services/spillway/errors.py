@@ -70,7 +70,28 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── WalRemoved               wal_removed
     │   ├── PhysicalSlotUnusable     physical_slot_unusable
     │   │   └── PhysicalSlotActive   physical_slot_active     409
+    │   ├── SourceTableAltered       source_table_altered
     │   └── ReplicationFailed        replication_failed
+    ├── TargetError                  target_error             502, a subscription's PostgreSQL
+    │   ├── TargetUnavailable        target_unavailable
+    │   │   └── TargetConnectionsExhausted    target_connections_exhausted
+    │   ├── TargetAuthFailed         target_auth_failed
+    │   ├── TargetNotPermitted       target_not_permitted
+    │   ├── TargetUnsupported        target_unsupported
+    │   ├── TargetReadOnly           target_read_only
+    │   ├── TargetDiskFull           target_disk_full
+    │   ├── TargetInUse              target_in_use
+    │   ├── TargetNotPrepared        target_not_prepared
+    │   ├── TargetTableMissing       target_table_missing
+    │   ├── TargetColumnsMissing     target_columns_missing
+    │   ├── TargetTableUnusable      target_table_unusable
+    │   ├── TargetBehindSlot         target_behind_slot
+    │   └── TargetRefused            target_refused
+    │       ├── TargetSerialization  target_serialization
+    │       ├── TargetRowRefused     target_row_refused       409
+    │       ├── TargetTwoPhaseDisabled    target_two_phase_disabled
+    │       ├── TargetTransactionLost     target_transaction_lost    409
+    │       └── ApplyConflict        apply_conflict           409
     ├── StorageError                 storage_error            507
     │   ├── DiskFull                 disk_full
     │   │   └── WalStoreFull         wal_store_full
@@ -622,12 +643,181 @@ class PhysicalSlotActive(PhysicalSlotUnusable):
         )
 
 
+class SourceTableAltered(SourceError):
+    """A table of the source was altered, truncated, rewritten or dropped while it was copied: a
+    snapshot from before does not have its rows any more. It is copied again, by a new one.
+    """
+
+    code = "source_table_altered"
+    sqlstate = "55000"
+
+
 class ReplicationFailed(SourceError):
     """The replication connection broke, or the server said what the protocol does not allow."""
 
     code = "replication_failed"
     grpc_status = "UNAVAILABLE"
     sqlstate = "08006"
+
+
+class TargetError(SpillwayError):
+    """The PostgreSQL that a subscription fills refused, is unreachable or is not set up for it."""
+
+    code = "target_error"
+    http_status = 502
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "08000"
+
+
+class TargetUnavailable(TargetError):
+    """No connection to the target: name, network, port, or the server is down, starting or
+    ending.
+    """
+
+    code = "target_unavailable"
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "08001"
+
+
+class TargetConnectionsExhausted(TargetUnavailable):
+    """All connections that the target, its database or the role may have are taken."""
+
+    code = "target_connections_exhausted"
+    sqlstate = "53300"
+
+
+class TargetAuthFailed(TargetError):
+    """The target does not accept the role or its password."""
+
+    code = "target_auth_failed"
+    sqlstate = "28P01"
+
+
+class TargetNotPermitted(TargetError):
+    """The role lacks a right on the target; the hint is the SQL that grants it."""
+
+    code = "target_not_permitted"
+    sqlstate = "42501"
+
+
+class TargetUnsupported(TargetError):
+    """The target is a server, or a database, that can't be written to as a subscription needs."""
+
+    code = "target_unsupported"
+    sqlstate = "0A000"
+
+
+class TargetReadOnly(TargetError):
+    """The target takes no writes: it is a standby, or transactions are read-only there."""
+
+    code = "target_read_only"
+    sqlstate = "25006"
+
+
+class TargetDiskFull(TargetError):
+    """The target has no space left."""
+
+    code = "target_disk_full"
+    sqlstate = "53100"
+
+
+class TargetInUse(TargetError):
+    """Another program applies the same subscription, or another subscription's position is kept
+    under this one's name.
+    """
+
+    code = "target_in_use"
+    http_status = 409
+    sqlstate = "55006"
+
+
+class TargetNotPrepared(TargetError):
+    """The target lacks the schema ``spillway``, where a subscription keeps its place, and the role
+    may not make it; the hint is the SQL for an owner.
+    """
+
+    code = "target_not_prepared"
+    sqlstate = "42501"
+
+
+class TargetTableMissing(TargetError):
+    """The target has no table for what the source sends."""
+
+    code = "target_table_missing"
+    sqlstate = "42P01"
+
+
+class TargetColumnsMissing(TargetError):
+    """A table of the target lacks columns that the source sends."""
+
+    code = "target_columns_missing"
+    sqlstate = "42703"
+
+
+class TargetTableUnusable(TargetError):
+    """A relation of the target can't take changes: it is no table, or has nothing to find rows
+    by.
+    """
+
+    code = "target_table_unusable"
+    sqlstate = "55000"
+
+
+class TargetBehindSlot(TargetError):
+    """The slot was confirmed past what the target has: changes between are gone for it."""
+
+    code = "target_behind_slot"
+    http_status = 409
+    sqlstate = "55000"
+
+
+class TargetRefused(TargetError):
+    """The target refused a statement; ``details['sqlstate']`` is its own code."""
+
+    code = "target_refused"
+    sqlstate = "XX000"
+
+
+class TargetSerialization(TargetRefused):
+    """A transaction of the target was the victim of a deadlock, or could not be serialised; it is
+    tried again.
+    """
+
+    code = "target_serialization"
+    sqlstate = "40001"
+
+
+class TargetRowRefused(TargetRefused):
+    """A row that the source sends can't be on the target: a value or a constraint is against it."""
+
+    code = "target_row_refused"
+    http_status = 409
+    sqlstate = "23000"
+
+
+class TargetTwoPhaseDisabled(TargetRefused):
+    """The target takes no prepared transactions, or no more of them."""
+
+    code = "target_two_phase_disabled"
+    sqlstate = "55000"
+
+
+class TargetTransactionLost(TargetRefused):
+    """A prepared transaction that is to be committed is not on the target."""
+
+    code = "target_transaction_lost"
+    http_status = 409
+    sqlstate = "42704"
+
+
+class ApplyConflict(TargetRefused):
+    """What the source sends and what the target has contradict each other, and the subscription is
+    told to stop there.
+    """
+
+    code = "apply_conflict"
+    http_status = 409
+    sqlstate = "23505"
 
 
 class AddressUnavailable(SpillwayError):

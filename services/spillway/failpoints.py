@@ -69,6 +69,11 @@ failpoint                                 where
 ``lake.load_copied``                      history has all loaded rows, current none
 ``lake.load_published``                   current has the loaded rows, not what came meanwhile
 ``lake.load_done``                        a table is loaded, others may not be
+``table_sync.before_range``               a range's rows are on the target, not committed
+``table_sync.after_range``                they are
+``table_sync.before_finish``              all ranges of a table are durable, its state says copying
+``table_sync.after_finish``               its state says that it is copied
+``table_sync.before_handover``            what a table lacked is on the target, not committed
 ========================================  ==========================================================
 """
 

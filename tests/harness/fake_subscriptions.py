@@ -27,6 +27,7 @@ class FakeSubscriptions:
     def __init__(self) -> None:
         self.subscriptions: dict[str, SubscriptionInfo] = {}
         self.logs: dict[str, list[str]] = {}
+        self.met: dict[str, list[dict[str, Any]]] = {}
         #: (name, whether its slot was kept) of each drop
         self.dropped: list[tuple[str, bool]] = []
 
@@ -104,3 +105,7 @@ class FakeSubscriptions:
     async def log(self, name: str, lines: int) -> list[str]:
         await self.get(name)
         return self.logs.get(name, [])[-lines:] if lines else []
+
+    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
+        await self.get(name)
+        return self.met.get(name, [])[:limit]

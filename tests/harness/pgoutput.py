@@ -70,6 +70,13 @@ class Slots(NamedTuple):
             results.append(theirs)
         return results
 
+    def compare_unlike(self, ours: Mapping[str, str], theirs: Mapping[str, str]) -> Messages:
+        """Peek with other options here than on the server; insist that both send the same."""
+        end = self.pair.service.wait_decoded(self.name, self.pair.database)
+        expected = self._theirs(theirs, end)
+        assert self._ours(ours, end) == expected, f"{ours}, {theirs}"
+        return expected
+
     def _theirs(self, options: Mapping[str, str], end: str) -> Messages:
         try:
             return Messages(self.oracle.peek_binary(options, upto_lsn=end), None)

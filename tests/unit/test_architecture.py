@@ -50,7 +50,7 @@ LAYERS = (
     ("subscriber", "users"),
     ("slot_manager", "stream", "walsender", "admin"),
     ("consumer",),
-    ("interfaces", "lake", "certify"),
+    ("interfaces", "lake", "apply", "certify"),
     ("serve", "demo"),
     ("cli",),
 )
@@ -106,8 +106,13 @@ KNOWS_ONLY = {
         "receiver.conninfo",
     }
     | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
+    # What a consumer knows, and what checks of a source and of a connection are worth for a target,
+    # too.
+    "apply": GROUND
+    | {"storage", "consumer", "receiver.conninfo", "receiver.connect_errors", "stream.client"}
+    | {"stream.wire", "receiver.table_privileges", "plugins.messages", "v1"},
     # What it starts are clients; slots are the service's, and what must be remembered the store's.
-    "subscriber": GROUND | {"service", "storage", "store"},
+    "subscriber": GROUND | {"service", "storage", "store", "receiver.conninfo"},
     # Interfaces stand on the service; what is below is its business, but for what its values are
     # made of.
     "slot_manager": GROUND | {"service", "subscriber", "users"},
@@ -156,6 +161,7 @@ KERNEL_ROOMS = {
     "values": "plugins",
     "encoders": "plugins",
     "walsender": "walsender",
+    "apply": "apply",
 }
 
 #: Loaded by name, not by an import: programs, entry points, migrations.

@@ -23,6 +23,7 @@ LONG_ALONE: Final = {
     "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver, "
     "walsender/test_create_subscription and walsender/test_pgjdbc": {
         "fault/test_carried_killed.py::test_open_transactions_survive",
+        "integration/apply/test_subscription_postgres.py::test_kills_under_load",
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
         "fault/test_serve_killed.py::test_no_committed_change_is_lost",

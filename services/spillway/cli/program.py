@@ -178,6 +178,20 @@ def lake(context: typer.Context) -> None:
     raise typer.Exit(code if isinstance(code, int) else 0)
 
 
+@app.command(
+    "apply",
+    context_settings=_PASS_ON,
+    help="Apply a slot's changes to tables of another PostgreSQL: what subscriptions run.",
+)
+def apply_changes(context: typer.Context) -> None:
+    """Run ``spillway.apply.commands.app``."""
+    from spillway.apply.commands.app import app as apply_app  # noqa: PLC0415 - heavy
+
+    apply_app.rich_markup_mode = _MARKUP
+    code = apply_app(args=context.args, prog_name="spillway apply", standalone_mode=False)
+    raise typer.Exit(code if isinstance(code, int) else 0)
+
+
 @app.command()
 def demo(
     directory: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion
+from spillway.cli import apply_verify, completion
 from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import AsJson, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
@@ -21,6 +21,7 @@ from spillway.declarations.lake_options import (
     job_options,
     lake_option,
 )
+from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 app = typer.Typer(
-    help="Create, look at and change subscriptions: what fills a lake from a slot.",
+    help="Create, look at and change subscriptions: what fills a lake, or another PostgreSQL, from "
+    "a slot.",
     no_args_is_help=True,
 )
 
@@ -83,6 +85,26 @@ JobOptions = Annotated[
         f"There are {', '.join(JOB_OPTIONS)}.",
     ),
 ]
+TargetDsn = Annotated[
+    str | None,
+    typer.Option(
+        "--target-dsn",
+        envvar="SPILLWAY_TARGET_DSN",
+        show_default=False,
+        help="A PostgreSQL: the connection string of the database that is filled; - reads it from "
+        "stdin.",
+    ),
+]
+TargetOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target-option",
+        "-t",
+        metavar="NAME=VALUE",
+        help="How a PostgreSQL is filled, create_tables=true for one; may be repeated. There are "
+        f"{', '.join(option.name for option in POSTGRES_OPTIONS)}; a value is JSON or a text.",
+    ),
+]
 _LIST_COLUMNS: Final = (
     "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot",
     "confirmed_flush_lsn",
@@ -91,6 +113,7 @@ _LIST_RANKED: Final = (
     "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source", "slot",
     "confirmed_flush_lsn",
 )  # fmt: skip
+_CONFLICT_COLUMNS: Final = ("committed_at", "lsn", "table", "kind", "resolution")
 _TABLE_COLUMNS: Final = ("table", "state", "changes", "bytes_copied", "bytes_total")
 
 
@@ -108,13 +131,15 @@ def create(
         str, typer.Option(help="The database.", autocompletion=completion.databases)
     ],
     path: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--path",
             "--lake",
             help="The lake: a directory of the service's machine, or s3://bucket/prefix.",
         ),
-    ],
+    ] = None,
+    target_dsn: TargetDsn = None,
+    target_option: TargetOptions = None,
     table_format: Annotated[
         TableFormat, typer.Option("--format", help="What the lake's tables are made of.")
     ] = TableFormat.DELTA,
@@ -136,15 +161,31 @@ def create(
     origin: Annotated[
         Origin, typer.Option(help="none: only changes without a replication origin.")
     ] = Origin.ANY,
+    two_phase: Annotated[
+        bool, typer.Option("--two-phase", help="PostgreSQL: prepare what the source prepares.")
+    ] = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Create a subscription that keeps a lake in step with a database (CREATE SUBSCRIPTION)."""
+    """Create a subscription that keeps a lake, or another PostgreSQL, in step with a database
+    (CREATE SUBSCRIPTION).
+
+    A password on a command line is seen by other users of the machine: give --target-dsn - and the
+    connection string on stdin, or set SPILLWAY_TARGET_DSN.
+    """
+    if (path is None) == (target_dsn is None):
+        raise InvalidRequest(
+            "a subscription fills a lake or a PostgreSQL, and this says "
+            f"{'neither' if path is None else 'both'}",
+            hint="Give --path for a lake, or --target-dsn for a PostgreSQL.",
+        )
     body: dict[str, object] = {
         "name": name,
         "source": source,
         "database": database,
-        "target": {
+        "target": _postgres(target_dsn, target_option)
+        if target_dsn is not None
+        else {
             "kind": "lake",
             "format": table_format.value,
             "path": path,
@@ -156,6 +197,8 @@ def create(
         "origin": origin.value,
         "options": parse_option_list(option),
     }
+    if two_phase:
+        body["two_phase"] = True
     if slot is not None:
         body["slot"] = slot
     if table:
@@ -200,6 +243,8 @@ def alter(
         typer.Option("--path", "--lake", help="Another lake, as long as nothing is in the first."),
     ] = None,
     job_option: JobOptions = None,
+    target_dsn: TargetDsn = None,
+    target_option: TargetOptions = None,
     option: PluginOptions = None,
     as_json: AsJson = False,
     **tables: Any,
@@ -216,6 +261,9 @@ def alter(
         body["options"] = parse_option_list(option)
     by_table = _of_lake(tables)
     options = ({} if path is None else {"path": path}) | _job_options(job_option)
+    if target_dsn is not None:
+        options |= _postgres(target_dsn, None)
+    options |= _target_options(target_option)
     if by_table or options:
         target = dict(_call("GET", "subscriptions", name)["target"])
         # Tables that are not named stay as they are.
@@ -248,7 +296,7 @@ def skip(
     lsn: Annotated[str, typer.Argument(metavar="LSN", help="Where to go on.")],
     as_json: AsJson = False,
 ) -> None:
-    """Give up what commits before an LSN and is not in the lake yet."""
+    """Give up what commits before an LSN and is not in the target yet."""
     _show(_call("POST", "subscriptions", name, "skip", body={"lsn": lsn}), as_json=as_json)
 
 
@@ -259,9 +307,25 @@ def drop(
         bool, typer.Option("--keep-slot", help="Leave its slot, which goes on keeping changes.")
     ] = False,
 ) -> None:
-    """Drop a subscription and its slot; the lake stays (DROP SUBSCRIPTION)."""
+    """Drop a subscription and its slot; what it filled stays (DROP SUBSCRIPTION)."""
     query = {"keep_slot": "true"} if keep_slot else None
     _call("DELETE", "subscriptions", name, query=query)
+
+
+@app.command()
+def conflicts(
+    name: Name,
+    limit: Annotated[int, typer.Option(min=0, help="How many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the last conflicts that its programs met, and what became of them."""
+    query = {"limit": limit}
+    found = _call("GET", "subscriptions", name, "conflicts", query=query)["conflicts"]
+    if as_json:
+        print_json(found)
+        return
+    rows = [{**one, "table": f"{one['schema']}.{one['table']}"} for one in found]
+    print_table(rows, _CONFLICT_COLUMNS, ranked=_CONFLICT_COLUMNS, sentences=("detail",))
 
 
 @app.command()
@@ -272,6 +336,34 @@ def log(
     """Show the end of what its programs printed."""
     for line in _call("GET", "subscriptions", name, "log", query={"lines": lines})["lines"]:
         typer.echo(line)
+
+
+app.command()(apply_verify.verify)
+app.command()(apply_verify.repair)
+
+
+def _postgres(dsn: str, given: list[str] | None) -> dict[str, object]:
+    """Return a target of kind postgres."""
+    if dsn == "-":
+        dsn = typer.get_text_stream("stdin").readline().strip()
+    return {"kind": "postgres", "dsn": dsn, **_target_options(given)}
+
+
+def _target_options(given: list[str] | None) -> dict[str, object]:
+    """Read NAME=VALUE; what is not JSON is a text."""
+    options: dict[str, object] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals or name in options:
+            raise InvalidRequest(
+                f"--target-option {text!r} is not NAME=VALUE, or names what was named before",
+                hint="Write --target-option create_tables=true, for one.",
+            )
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
 
 
 def _job_options(given: list[str] | None) -> dict[str, object]:
@@ -360,6 +452,7 @@ def _show(answer: Any, *, as_json: bool) -> None:
     if answer["error"] is not None:
         record["hint"] = for_commands(answer["error"]["hint"])
     tables = record.pop("table_states")
+    record |= record.pop("stats")
     print_record(record)
     if tables:
         typer.echo()

@@ -226,6 +226,14 @@ class Source:
         """
         return self._conninfo
 
+    def connected(self) -> Connection:
+        """Connect to the source, in autocommit; whoever asks closes it.
+
+        Raises:
+            SourceError: no connection.
+        """
+        return self._connect()
+
     def wal_lsn(self) -> int:
         """Return how far the server's WAL is written."""
         with self._session() as connection:
@@ -274,7 +282,7 @@ class Source:
             NotReady: *stopping* was set.
         """
         for attempt in range(1, _ATTEMPTS + 1):
-            taken = self._take(tell, stopping)
+            taken = self.take(tell, stopping)
             try:
                 self._describe_all(taken, tables)
             except _Changed as change:
@@ -307,7 +315,13 @@ class Source:
         connection.close()
         return None
 
-    def _take(self, tell: Callable[[str], None], stopping: threading.Event) -> SourceSnapshot:
+    def take(self, tell: Callable[[str], None], stopping: threading.Event) -> SourceSnapshot:
+        """Take a snapshot without any tables. Its LSN is later than the end of WAL was.
+
+        Raises:
+            SourceError: the server refuses.
+            NotReady: *stopping* was set.
+        """
         if self._exports is not None:
             try:
                 return self._exported(self._exports, stopping)

@@ -54,6 +54,8 @@ class Progress:
     #: durable in the target, of this run and those before it
     changes: int = 0
     tables: dict[str, TableStatus] = field(default_factory=dict)
+    #: what this kind of consumer has beside that, JSON-encodable, by name
+    stats: dict[str, Any] = field(default_factory=dict)
     #: whether the news can't wait for :data:`_PAUSE_S`
     urgent: bool = False
 
@@ -122,6 +124,7 @@ class StatusFile:
                 "begun": self._begun,
                 "changes": self._progress.changes,
                 "tables": {name: asdict(table) for name, table in self._progress.tables.items()},
+                "stats": self._progress.stats,
                 "error": self._error,
             }
             try:
@@ -137,6 +140,6 @@ def _earlier(path: Path) -> Progress:
     try:
         value: Any = json.loads(path.read_text())
         tables = {str(name): TableStatus(**table) for name, table in value["tables"].items()}
-        return Progress(int(value["changes"]), tables)
+        return Progress(int(value["changes"]), tables, dict(value.get("stats") or {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Progress()

@@ -15,7 +15,7 @@ Each major version of PostgreSQL has a pgoutput of its own; the source's decides
   option origin; 18 generated columns, and patience with a publication that is not there (yet).
 
 Beyond PostgreSQL's options, the session settings of ``pg/text_settings.py`` are options too: a slot
-has no session to take them from.
+has no session to take them from. ``spillway.all_tables`` stands for publications.
 
 Source: src/backend/replication/pgoutput/pgoutput.c; src/backend/replication/logical/proto.c
 """
@@ -76,7 +76,9 @@ class Pgoutput(OutputPlugin):
         self.two_phase = self._version >= Since.PGOUTPUT_TWO_PHASE and (
             context.two_phase or parsed.two_phase
         )
-        self._publications = PublicationCache(parsed.publication_names, self._missing)
+        self._publications = PublicationCache(
+            parsed.publication_names, self._missing, all_tables=parsed.all_tables
+        )
         self._encoder = Encoder(settings, self._rules, self._publications.invalidate, parsed.binary)
         self._encoder.messages = parsed.messages
         self._encoder.only_local = parsed.only_local

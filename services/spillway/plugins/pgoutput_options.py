@@ -3,6 +3,9 @@
 Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
+One option is not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and publishes
+as a publication FOR ALL TABLES would that had always been there.
+
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
 """
@@ -30,6 +33,7 @@ _UINT64_MAX: Final = (1 << 64) - 1
 #: What C's isspace takes for one.
 _SPACE: Final = r"[ \t\n\v\f\r]*"
 _HINT: Final = "pgoutput needs proto_version and publication_names."
+ALL_TABLES: Final = "spillway.all_tables"
 
 
 class StreamingMode(enum.Enum):
@@ -53,6 +57,8 @@ class PgoutputOptions:
     two_phase: bool = False
     #: leave out what came in through a replication origin
     only_local: bool = False
+    #: every table, as a publication FOR ALL TABLES has them; without publication_names
+    all_tables: bool = False
 
 
 def parse_options(
@@ -92,6 +98,8 @@ def parse_options(
                 values[option] = _boolean(option, value)
             case "origin" if server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL:
                 values["only_local"] = _origin(value)
+            case _ if option == ALL_TABLES:
+                values["all_tables"] = _boolean(option, value)
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",
@@ -99,6 +107,14 @@ def parse_options(
                     "streaming, from PostgreSQL 15 on two_phase, from 16 on origin.",
                     option,
                 )
+    if values.get("all_tables"):
+        if values.get("publication_names"):
+            raise _refused(
+                f"{ALL_TABLES} does not go with publication_names",
+                f"Leave one of them out; {ALL_TABLES} = off gives it back to publication_names.",
+                ALL_TABLES,
+            )
+        values["publication_names"] = ()
     if complete and server_version_num >= Since.PGOUTPUT_NAMES_MISSING_OPTIONS:
         for option in ("proto_version", "publication_names"):
             if option not in values:
@@ -128,7 +144,8 @@ def _check(options: PgoutputOptions, server_version_num: int) -> None:
             f"Give proto_version a number from 1 to {newest}.",
             "proto_version",
         )
-    if not options.publication_names and server_version_num < Since.PGOUTPUT_NAMES_MISSING_OPTIONS:
+    named = options.publication_names or options.all_tables
+    if not named and server_version_num < Since.PGOUTPUT_NAMES_MISSING_OPTIONS:
         raise _refused("publication_names parameter missing", _HINT, "publication_names")
     requested = f"requested proto_version={version} does not support"
     if options.streaming is StreamingMode.ON and version < _STREAM_PROTOCOL:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway.catalog.descriptor import Memberships, published
+from spillway.catalog.descriptor import Memberships, PublicationOptions, published
 from spillway.decoding.invalidations import CATALOG_SHIFT, WHOLE_CATALOG
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from spillway.catalog.descriptor import (
         PublicationDescriptor,
-        PublicationOptions,
         RelationDescriptor,
         TableMembership,
     )
@@ -46,15 +45,20 @@ _PG_PUBLICATION_REL: Final = 6106
 #: Tables whose memberships are kept, some 100 bytes each.
 _TABLES_MAX: Final = 1 << 16
 _U32: Final = 0xFFFFFFFF
+#: What every table is published by where no publication is asked for; no row has this oid.
+_ALL_TABLES: Final = PublicationOptions(oid=0, name="", all_tables=True)
 
 
 class PublicationCache:
     """What a session has loaded of publications; it begins with nothing."""
 
-    def __init__(self, names: Iterable[str], missing: Callable[[str], None]) -> None:
+    def __init__(
+        self, names: Iterable[str], missing: Callable[[str], None], *, all_tables: bool = False
+    ) -> None:
         """Look for publications by *names*; *missing* is called for one that does not exist, and
-        may raise.
+        may raise. With *all_tables* every table is published, whatever publications there are.
         """
+        self._always: Final = (_ALL_TABLES,) if all_tables else ()
         self._names: Final = tuple(dict.fromkeys(names))
         self._missing: Final = missing
         #: None: to be loaded before the next use
@@ -109,6 +113,7 @@ class PublicationCache:
             part.update(items)  # type: ignore[attr-defined]
 
     def _load(self, publications: Iterable[PublicationOptions]) -> Iterator[PublicationOptions]:
+        yield from self._always
         by_name = {p.name: p for p in publications}
         for name in self._names:
             row = self._rows.get(name) or by_name.get(name)

@@ -2,7 +2,8 @@
 
 They stand among the plugin's, told apart by their prefix, and go wherever those go: they are given
 when the slot is made, by PATCH, or by a consumer for its own session, by any interface. A plugin
-never sees them.
+never sees them, but for those of :data:`PLUGINS_OWN`: what is beyond PostgreSQL in what a plugin
+writes has the prefix, too, so that no later option of PostgreSQL's can have its name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX: Final = "spillway."
+#: With the prefix, and a plugin's to read: pgoutput's.
+PLUGINS_OWN: Final = frozenset({"spillway.all_tables"})
 
 
 class SlotOptions(NamedTuple):
@@ -37,7 +40,7 @@ def split(options: Mapping[str, str]) -> tuple[SlotOptions, dict[str, str]]:
     own: dict[str, bool] = {}
     others: dict[str, str] = {}
     for name, value in options.items():
-        if not name.startswith(PREFIX):
+        if not name.startswith(PREFIX) or name in PLUGINS_OWN:
             others[name] = value
             continue
         field = name.removeprefix(PREFIX)

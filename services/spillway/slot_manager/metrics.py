@@ -296,6 +296,27 @@ class _SubscriptionStates(Collector):
                 for state, count in sorted(Counter(t.state for t in s.table_states).items())
             ),
         )
+        for name, meaning in (
+            ("apply_error_count", "Errors of applying (pg_stat_subscription_stats)."),
+            ("sync_error_count", "Errors of first copies (pg_stat_subscription_stats)."),
+        ):
+            yield _family(
+                f"spillway_subscription_{name}",
+                meaning,
+                labels,
+                ((where, _count(s.stats.get(name))) for where, s in found),
+            )
+        yield _family(
+            "spillway_subscription_conflicts",
+            "Conflicts by kind (confl_… of pg_stat_subscription_stats).",
+            (*labels, "kind"),
+            (
+                ((*where, name.removeprefix("confl_")), _count(count))
+                for where, s in found
+                for name, count in sorted(s.stats.items())
+                if name.startswith("confl_")
+            ),
+        )
 
 
 def _family(
@@ -326,3 +347,7 @@ def _seconds(
 
 def _timestamp(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
+
+
+def _count(value: object) -> float | None:
+    return float(value) if isinstance(value, int) else None

@@ -7,7 +7,7 @@ and never block it. All raise :class:`spillway.errors.SpillwayError` and nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,4 +74,8 @@ class SubscriptionInterface(Protocol):
 
     async def log(self, name: str, lines: int) -> list[str]:
         """Return the last *lines* of what its programs printed."""
+        ...
+
+    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
+        """Return the last conflicts that its programs met, the newest first; at most *limit*."""
         ...

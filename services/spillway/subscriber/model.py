@@ -109,3 +109,6 @@ class SubscriptionInfo:
     pid: int | None
     table_states: tuple[TableState, ...]
     created_at: datetime
+    #: what its program has beside that, by name; of a PostgreSQL, the columns of
+    #: pg_stat_subscription and pg_stat_subscription_stats
+    stats: Mapping[str, object] = field(default_factory=dict)

@@ -8,6 +8,7 @@ known is still known when either side has died. ::
      "changes": durable in the target, of this run and those before it,
      "tables": {"schema.table": {"state": "waiting" | "copying" | "ready" | "quarantined",
                                  "changes": n, "bytes_copied": n | null, "bytes_total": n | null, "reason": text | null}},
+     "stats": what its kind has beside that, by name,
      "error": {"code", "message", "hint"} | null}
 
 Whatever can't be read counts as nothing said: the program may be of another release.
@@ -16,12 +17,13 @@ Whatever can't be read counts as nothing said: the program may be of another rel
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.subscriber.model import Failure, TableState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 FILE: Final = "status.json"
@@ -37,6 +39,7 @@ class RunStatus:
     begun: bool = False
     changes: int = 0
     tables: tuple[TableState, ...] = ()
+    stats: Mapping[str, Any] = field(default_factory=dict)
     error: Failure | None = None
 
     @property
@@ -55,6 +58,7 @@ class RunStatus:
                 begun=bool(value["begun"]),
                 changes=int(value["changes"]),
                 tables=tuple(_table(name, told) for name, told in sorted(value["tables"].items())),
+                stats=dict(value.get("stats") or {}),
                 error=_failure(value["error"]),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

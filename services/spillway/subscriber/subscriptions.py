@@ -47,6 +47,7 @@ from spillway.errors import (
 from spillway.service.model import SlotSpec
 from spillway.store.leases import held_by_another
 from spillway.store.rows import SubscriptionRow
+from spillway.subscriber.conflict_file import read_conflicts
 from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.selection import check_selection, resolve
 from spillway.subscriber.supervisor import Service, Supervisor
@@ -67,6 +68,7 @@ log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 _CHANGEABLE: Final = frozenset({"tables", "publications", "options", "enabled", "target"})
 _LOG_LINES_MAX: Final = 10_000
+_CONFLICTS_MAX: Final = 10_000
 #: how often a process looks at the subscriptions of sources that another one serves
 LOOK_S: Final = 1.0
 
@@ -261,6 +263,7 @@ class Subscriptions:
                 made = await self._make_slot(supervisor)
                 await self._resolve(supervisor)
                 await self._check_readable(supervisor.row)
+                await self._check_target(supervisor)
             except BaseException:
                 await self._undo_create(supervisor, drop_slot=made)
                 raise
@@ -376,6 +379,15 @@ class Subscriptions:
             )
         return await asyncio.to_thread(self._supervisor(name).log.tail, lines)
 
+    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
+        """Return the last conflicts that its programs met, the newest first."""
+        if not 0 <= limit <= _CONFLICTS_MAX:
+            raise InvalidRequest(
+                f"limit is {limit}", hint=f"Ask for 0 to {_CONFLICTS_MAX}.", field="limit"
+            )
+        path = self._supervisor(name).conflicts_file
+        return (await asyncio.to_thread(read_conflicts, path))[: -limit - 1 : -1]
+
     async def _info(self, supervisor: Supervisor) -> SubscriptionInfo:
         row, status = supervisor.row, supervisor.status
         slot: SlotInfo | None = None
@@ -393,7 +405,7 @@ class Subscriptions:
             slot=row.slot,
             tables=_tuple(row.tables),
             publications=_tuple(row.publications),
-            target=row.target,
+            target=_shown(row.target),
             enabled=row.enabled,
             copy_data=row.copy_data,
             origin=row.origin,
@@ -409,6 +421,7 @@ class Subscriptions:
             restarts=row.restarts,
             pid=supervisor.pid,
             table_states=status.tables,
+            stats=status.stats,
             created_at=row.created_at,
         )
 
@@ -456,10 +469,43 @@ class Subscriptions:
         wanted = None if tables is None else [name for name in tables if name not in had]
         await self._engine.check_readable(row.source, row.database, wanted)
 
+    async def _check_target(self, supervisor: Supervisor) -> None:
+        """Have its target looked at before a program fills it.
+
+        Raises:
+            SpillwayError: what is missing there.
+        """
+        if self._service is None:
+            return
+        plan = supervisor.plan(self._service)
+        program = target_kind(supervisor.row.target.get("kind")).check_program(plan)
+        if program is not None:
+            await supervisor.run_briefly(self._service, program)
+
+    async def _clear_target(self, supervisor: Supervisor) -> None:
+        """Have what it keeps on its target removed; a target that is gone keeps nobody from being
+        dropped.
+        """
+        if self._service is None:
+            return
+        plan = supervisor.plan(self._service)
+        program = target_kind(supervisor.row.target.get("kind")).drop_program(plan)
+        if program is None:
+            return
+        try:
+            await supervisor.run_briefly(self._service, program)
+        except SpillwayError as error:
+            log.warning(
+                'subscription "%s" is dropped, and what it kept on its target is left there: %s',
+                supervisor.row.name,
+                error,
+            )
+
     async def _make_slot(self, supervisor: Supervisor) -> bool:
         """Make its slot, or take the one that is there; return whether it was made."""
         row = supervisor.row
-        plugin = target_kind(row.target.get("kind")).plugin
+        kind = target_kind(row.target.get("kind"))
+        plugin = kind.plugin
         try:
             slot = await self._engine.get_slot(row.slot)
         except UnknownSlot:
@@ -469,7 +515,7 @@ class Subscriptions:
                     source=row.source,
                     database=row.database,
                     plugin=plugin,
-                    two_phase=row.two_phase,
+                    two_phase=row.two_phase and not kind.turns_two_phase_on,
                     options=row.options,
                 )
             )
@@ -504,7 +550,7 @@ class Subscriptions:
         row = supervisor.row
         if not isinstance(target, dict) or target.get("kind") != row.target["kind"]:
             raise _fixed(row.name, "target.kind")
-        checked = kind.check(target)
+        checked = kind.check(kind.with_secrets(target, row.target))
         if kind.place(checked) != kind.place(row.target):
             if row.phase in ("begun", "copied"):
                 raise Conflict(
@@ -613,6 +659,8 @@ class Subscriptions:
         self._check_place(spec.name, kind, spec.target)
 
     def _check_place(self, own: str, kind: TargetKind, target: Mapping[str, Any]) -> None:
+        if kind.shares_places:
+            return
         for name, other in self._supervisors.items():
             theirs = other.row.target
             if (
@@ -642,6 +690,7 @@ class Subscriptions:
     async def _finish_drop(self, supervisor: Supervisor) -> None:
         row = supervisor.row
         await supervisor.clear(files=True)
+        await self._clear_target(supervisor)
         if row.phase == "dropping_all":
             try:
                 await self._engine.drop_slot(row.slot)
@@ -664,6 +713,14 @@ def check_unused(source: str, held: Sequence[str]) -> None:
             source=source,
             subscriptions=sorted(held),
         )
+
+
+def _shown(target: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a target as it may be shown; of a kind that is gone nobody knows what is secret."""
+    try:
+        return target_kind(target.get("kind")).shown(target)
+    except SpillwayError:
+        return {"kind": target.get("kind")}
 
 
 def _wanted(row: SubscriptionRow, changes: Mapping[str, object]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from spillway.errors import (
     remote_error,
 )
 from spillway.subscriber.backoff import Backoff
+from spillway.subscriber.conflict_file import FILE as CONFLICTS_FILE
 from spillway.subscriber.model import Failure, SubscriptionState
 from spillway.subscriber.run_log import RunLog
 from spillway.subscriber.run_processes import (
@@ -74,6 +75,8 @@ _POLL_S: Final = 0.5
 #: A batch is let finish so long when a program is stopped; being killed only costs the batch.
 STOP_GRACE_S: Final = 20.0
 _KILL_TIMEOUT_S: Final = 20.0
+#: What is run beside the program that keeps running: a look at the target, and what clears it.
+BRIEF_S: Final = 60.0
 #: Of the service's environment, what its programs have no business with, and what is given to them
 #: afresh.
 _PRIVATE: Final = (
@@ -81,6 +84,8 @@ _PRIVATE: Final = (
     "SPILLWAY_TOKEN",
     "SPILLWAY_FAILPOINTS",
     "SPILLWAY_LAKE_SOURCE_DSN",
+    "SPILLWAY_APPLY_OPTIONS",
+    "SPILLWAY_APPLY_SOURCE_DSN",
 )
 
 
@@ -120,6 +125,11 @@ class Supervisor:
         self._tables: Sequence[str] | None = None
 
     @property
+    def conflicts_file(self) -> Path:
+        """Where its program writes conflicts down."""
+        return self._directory / CONFLICTS_FILE
+
+    @property
     def state(self) -> SubscriptionState:
         """How it is."""
         if not self.row.enabled:
@@ -132,9 +142,9 @@ class Supervisor:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the last run failed, until one goes well; None while it is disabled."""
+        """Why the last run failed, until one goes well, or it is disabled by somebody."""
         row = self.row
-        if row.error_code is None or not row.enabled:
+        if row.error_code is None:
             return None
         return Failure(row.error_code, row.error or "", row.hint or "")
 
@@ -226,6 +236,10 @@ class Supervisor:
             "hint": reason.hint,
             "restarts": self.row.restarts + 1,
         }
+        with contextlib.suppress(SpillwayError):
+            kind = target_kind(self.row.target.get("kind"))
+            if kind.disables(self.row.target, reason):
+                changes["enabled"] = False
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self.log.note, f"failed: {reason} [{reason.code}]")
         try:
@@ -285,35 +299,83 @@ class Supervisor:
         if not superseded and not self._stop.is_set():
             raise await asyncio.to_thread(self._reason, process.returncode or 0, token, log_end)
 
-    def _program(self, service: Service) -> Program:
+    def plan(self, service: Service) -> RunPlan:
+        """Return what its programs are to do."""
         row = self.row
         tables = row.tables if row.resolved_tables is None else row.resolved_tables
-        return target_kind(row.target.get("kind")).program(
-            RunPlan(
-                subscription=row.name,
-                slot=row.slot,
-                source=row.source,
-                database=row.database,
-                target=row.target,
-                tables=None if tables is None else tuple(tables),
-                copy_data=row.copy_data and row.phase != "copied",
-                skip_lsn=row.skip_lsn,
-                grpc=service.grpc,
-                status_file=self._directory / FILE,
-                dsn=service.engine.conninfo(row.source, row.database),
-            )
+        return RunPlan(
+            subscription=row.name,
+            slot=row.slot,
+            source=row.source,
+            database=row.database,
+            target=row.target,
+            tables=None if tables is None else tuple(tables),
+            publications=None if row.publications is None else tuple(row.publications),
+            copy_data=row.copy_data and row.phase != "copied",
+            copies=row.copy_data,
+            origin=row.origin,
+            two_phase=row.two_phase,
+            created_us=round(row.created_at.timestamp() * 1e6),
+            skip_lsn=row.skip_lsn,
+            grpc=service.grpc,
+            status_file=self._directory / FILE,
+            dsn=service.engine.conninfo(row.source, row.database),
         )
 
-    async def _spawn(
-        self, service: Service, program: Program, token: str
-    ) -> asyncio.subprocess.Process:
+    def _program(self, service: Service) -> Program:
+        return target_kind(self.row.target.get("kind")).program(self.plan(service))
+
+    async def run_briefly(self, service: Service, program: Program) -> None:
+        """Run a program that ends by itself, beside what keeps running.
+
+        Raises:
+            SpillwayError: it failed, or did not end in :data:`BRIEF_S`.
+        """
+        environment = self._environment(service, program)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *program.arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _cannot_start(error) from error
+        try:
+            async with asyncio.timeout(BRIEF_S):
+                output, _ = await process.communicate()
+        except TimeoutError:
+            raise SubscriptionFailed(
+                f"a program of it did not end within {BRIEF_S:.0f} s",
+                hint="Does its target answer? Try again.",
+            ) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        if process.returncode:
+            lines = output.decode(errors="replace").splitlines()
+            raise error_in(lines) or SubscriptionFailed(
+                f"a program of it ended with exit code {process.returncode}: "
+                f"{(lines or [''])[-1][:500]}",
+                hint="Report this.",
+            )
+
+    def _environment(self, service: Service, program: Program) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if k not in _PRIVATE}
         environment |= program.environment
-        environment[TOKEN_VARIABLE] = token
         environment[SUBSCRIPTION_VARIABLE] = self.row.name
         environment["PYTHONUNBUFFERED"] = "1"
         if service.token is not None:
             environment["SPILLWAY_TOKEN"] = service.token
+        return environment
+
+    async def _spawn(
+        self, service: Service, program: Program, token: str
+    ) -> asyncio.subprocess.Process:
+        environment = self._environment(service, program)
+        environment[TOKEN_VARIABLE] = token
         await asyncio.to_thread(self.log.note, f"starting {' '.join(program.arguments)}")
         output = await asyncio.to_thread(self.log.open)
         try:
@@ -328,10 +390,7 @@ class Supervisor:
                 umask=-1 if service.umask is None else service.umask,
             )  # fmt: skip
         except OSError as error:
-            raise SubscriptionFailed(
-                f"its program can't be started: {error.strerror}",
-                hint="Check the memory and the number of processes that the service may have.",
-            ) from error
+            raise _cannot_start(error) from error
         finally:
             os.close(output)
 
@@ -411,6 +470,13 @@ class Supervisor:
             f"its program {how}" + (f": {last.strip()[:500]}" if last and code > 0 else ""),
             hint=f"Its log says more: spillway subscription log {self.row.name}",
         )
+
+
+def _cannot_start(error: OSError) -> SubscriptionFailed:
+    return SubscriptionFailed(
+        f"its program can't be started: {error.strerror}",
+        hint="Check the memory and the number of processes that the service may have.",
+    )
 
 
 def error_in(lines: list[str]) -> SpillwayError | None:

@@ -1,9 +1,8 @@
-"""Kinds of targets by name: the built-in one, those that are planned, and those that installed
-packages register.
+"""Kinds of targets by name: the built-in ones, and those that installed packages register.
 
 A package adds a kind through the entry point group ``spillway.subscription_targets``: the entry's
-name is the kind's, its value a subclass of :class:`TargetKind`. A built-in or planned name can't be
-taken over. A kind says what its targets look like, which output plugin their slots have, and which
+name is the kind's, its value a subclass of :class:`TargetKind`. A built-in name can't be taken
+over. A kind says what its targets look like, which output plugin their slots have, and which
 program fills them; starting, watching and ending that program is the subscriber's.
 
 The program is a client of the service like any other, over gRPC at ``grpc`` with SPILLWAY_TOKEN. It
@@ -20,7 +19,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from spillway.errors import InvalidRequest, PluginFailed, SpillwayError, UnsupportedFeature
+from spillway.errors import InvalidRequest, PluginFailed, SpillwayError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP: Final = "spillway.subscription_targets"
 
-_BUILT_IN: Final = {"lake": ("spillway.subscriber.lake_target", "LakeTarget")}
-#: In the API already, so that what is written for it need not change.
-_PLANNED: Final = {"postgres": "applying changes to tables of another PostgreSQL"}
+_BUILT_IN: Final = {
+    "lake": ("spillway.subscriber.lake_target", "LakeTarget"),
+    "postgres": ("spillway.subscriber.postgres_target", "PostgresTarget"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,16 @@ class RunPlan:
     target: Mapping[str, Any]
     #: ``schema.table``; None: all
     tables: tuple[str, ...] | None
-    #: what was in the tables before comes first
+    #: by which these were found; None: by names, or all
+    publications: tuple[str, ...] | None
+    #: what was in the tables before comes first, and is not there yet
     copy_data: bool
+    #: what was in the tables before is the subscription's, too
+    copies: bool
+    origin: str
+    two_phase: bool
+    #: when it was created: microseconds since 1970
+    created_us: int
     #: what commits before it and is not in the target is given up
     skip_lsn: Lsn | None
     #: host:port of the service
@@ -75,6 +83,10 @@ class TargetKind(ABC):
 
     #: the output plugin of its slots
     plugin: ClassVar[str]
+    #: whether its program turns two_phase on, when it opens the stream; else the slot is made so
+    turns_two_phase_on: ClassVar[bool] = False
+    #: whether several subscriptions may have one place
+    shares_places: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, target: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,28 +124,55 @@ class TargetKind(ABC):
         """
         return {}
 
+    def shown(self, target: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the target as it may be shown: without its secrets."""
+        return dict(target)
+
+    def with_secrets(
+        self,
+        target: Mapping[str, Any],
+        before: Mapping[str, Any],  # noqa: ARG002 - a kind's that has such
+    ) -> Mapping[str, Any]:
+        """Return a target that is altered, with the secrets of the one *before* where it comes as
+        that was shown.
+        """
+        return target
+
     @abstractmethod
     def program(self, plan: RunPlan) -> Program:
         """Say what to start."""
+
+    def disables(
+        self,
+        target: Mapping[str, Any],  # noqa: ARG002 - a kind's that has such
+        error: SpillwayError,  # noqa: ARG002
+    ) -> bool:
+        """Say whether a subscription that failed so is to be disabled, not tried again."""
+        return False
+
+    def check_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
+        """Say what looks, before anything is made, whether the target can be filled; it fails if
+        not. None: nothing does.
+        """
+        return None
+
+    def drop_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
+        """Say what removes what the subscription keeps on its target, but for its data. None:
+        nothing does.
+        """
+        return None
 
 
 def target_kind(name: object) -> TargetKind:
     """Return the kind *name*.
 
     Raises:
-        UnsupportedFeature: it is planned.
         InvalidRequest: there is none of that name.
         PluginFailed: an installed package has it, and it can't be loaded.
     """
     if not isinstance(name, str) or not name:
         raise InvalidRequest(
             "the target has no kind", hint=f'Give it a "kind": {", ".join(kind_names())}.'
-        )
-    if name in _PLANNED:
-        raise UnsupportedFeature(
-            f'the target kind "{name}" ({_PLANNED[name]}) is planned and not there yet',
-            hint=f"There are: {', '.join(kind_names())}.",
-            kind=name,
         )
     if name in _BUILT_IN:
         module, attribute = _BUILT_IN[name]
@@ -175,5 +214,5 @@ def _registered() -> dict[str, EntryPoint]:
     return {
         entry.name: entry
         for entry in entry_points(group=ENTRY_POINT_GROUP)
-        if entry.name not in _BUILT_IN and entry.name not in _PLANNED
+        if entry.name not in _BUILT_IN
     }

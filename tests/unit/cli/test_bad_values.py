@@ -41,6 +41,7 @@ CASES = (
     ("subscription log a -n x", 2, "--lines is 'x', and must be a whole number"),
     ("subscription log a -n -1", 2, "--lines is '-1', and must be 0 or more"),
     ("subscription log a -n 100000", 1, "lines must be 10000 or less"),
+    ("subscription conflicts a --limit x", 2, "--limit is 'x', and must be a whole number"),
     ("slot create x --source shop --database shop --start-lsn x", 1, "invalid LSN: 'x'"),
     ("slot create x --source nope --database shop", 1, 'source "nope" does not exist'),
     ("slot create x --source shop --database shop --plugin no", 1, "code: unknown_plugin"),
@@ -111,6 +112,7 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
     simple = {
         # They take nothing but a name, or what others among the cases take.
         "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications",
+        "repair", "verify",
         "refresh", "restart", "show", "snapshot", "stats",
     }  # fmt: skip
     program = typer.main.get_group(app)

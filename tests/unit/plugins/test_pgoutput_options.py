@@ -21,3 +21,17 @@ def test_a_proto_version_without_a_character(version, message):
     with pytest.raises(InvalidOption) as refused:
         parse_options({"proto_version": "", "publication_names": "p"}, version)
     assert refused.value.message == message
+
+
+@pytest.mark.parametrize("version", [140_000, 150_000, 160_000, 180_000])
+def test_every_table_stands_for_publications(version: int) -> None:
+    options = {"proto_version": "1", "spillway.all_tables": "on"}
+    parsed = parse_options(options, version)
+    assert (parsed.all_tables, parsed.publication_names) == (True, ())
+    with pytest.raises(InvalidOption, match="does not go with publication_names"):
+        parse_options(options | {"publication_names": "p"}, version)
+    # A consumer's own options come over its slot's.
+    off = {"proto_version": "1", "publication_names": "p", "spillway.all_tables": "off"}
+    assert parse_options(off, version).publication_names == ("p",)
+    with pytest.raises(InvalidOption, match="publication_names"):
+        parse_options({"proto_version": "1", "spillway.all_tables": "off"}, version)

@@ -113,9 +113,14 @@ async def test_a_lakes_layout_goes_through(client: httpx.AsyncClient) -> None:
 
 
 async def test_targets_are_a_union_by_kind(client: httpx.AsyncClient) -> None:
-    postgres = await create(client, target={"kind": "postgres", "dsn": "host=x"})
-    assert (postgres.status_code, postgres.json()["code"]) == (400, "unsupported_feature")
+    postgres = await create(client, target={"kind": "postgres", "dsn": "host=x"}, name="p")
+    assert (postgres.status_code, postgres.json()["target"]["dsn"]) == (201, "host=x")
+    file = {"kind": "postgres", "dsn": "host=x passfile=/etc/shadow"}
+    assert (await create(client, target=file)).json()["code"] == "invalid_dsn"
     for target in (
+        {"kind": "postgres"},
+        {"kind": "postgres", "dsn": "host=x", "path": "/x"},
+        {"kind": "postgres", "dsn": "host=x", "group_bytes": 1},
         {"kind": "nothing"},
         {"kind": "lake"},
         {"path": "/x"},

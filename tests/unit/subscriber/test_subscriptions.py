@@ -246,7 +246,7 @@ async def test_refusals_on_creation(stage: Stage) -> None:
         (InvalidRequest, {"name": "Odd name"}),
         (InvalidRequest, {"name": "b", "target": {"kind": "nothing"}}),
         (InvalidRequest, {"name": "b", "target": {}}),
-        (UnsupportedFeature, {"name": "b", "target": {"kind": "postgres", "dsn": ""}}),
+        (InvalidRequest, {"name": "b", "target": {"kind": "postgres", "dsn": ""}}),
         (UnsupportedFeature, {"name": "b", "two_phase": True}),
         (UnknownSource, {"name": "b", "source": "nowhere"}),
         (Conflict, {"name": "b", "slot": "a"}),

@@ -103,6 +103,9 @@ class Workload:
             )
             for number in range(SESSIONS)
         )
+        #: Set to False, tables and other objects stay as they are from then on; origins too, which
+        #: are the cluster's.
+        self.changes_schema = True
         self.steps = 0
         self.failures: dict[str, int] = {}
         self._planned: dict[int, list[Statement]] = {}
@@ -186,6 +189,8 @@ class Workload:
     def _kind(self, session: Session) -> Kind:
         rng = self.random
         roll = rng.random()
+        if not self.changes_schema:
+            return self._kind_of_rows(session, roll)
         if session.idle:
             if roll < 0.45:
                 return transactions.begin
@@ -211,6 +216,16 @@ class Workload:
         if roll < 0.985:
             return choose(rng, objects.KINDS)
         return choose(rng, maintenance.ANYWHERE)
+
+    def _kind_of_rows(self, session: Session, roll: float) -> Kind:
+        rng = self.random
+        if session.idle:
+            if roll < 0.45:
+                return transactions.begin
+            return transactions.finish_prepared if roll > 0.9 else choose(rng, dml.KINDS)
+        if session.age > _AGE_MAX or roll < (0.5 if session.exclusive else 0.12):
+            return choose(rng, transactions.ENDS)
+        return transactions.savepoint if roll < 0.22 else choose(rng, dml.KINDS)
 
     # -- execution
 

@@ -12,9 +12,8 @@ lake holds it in::
     date                   days since 1970               days since 1970
     timestamp (both)       microseconds since 1970       microseconds since 1970
 
-A row's text is its values' in a row, each with its length before it and null as ``-``, so that no
-two rows share one; its hash the SHA-256 of that. The text of the key alone gives a row's bucket.
-Per bucket, count and sum of hashes are compared; only where they differ are rows looked at
+What is made of these texts, :mod:`spillway.consumer.row_checksums` says, which makes it on
+PostgreSQL's side. Buckets are compared; only where they differ are rows looked at
 (:mod:`spillway.lake.verify.run`). Nothing passes through Python per row.
 
 So the path that rows took to the lake (WAL, decoder, Arrow, Spark, table format) is checked by one
@@ -23,7 +22,6 @@ that shares nothing with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -48,19 +46,21 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spillway.consumer.row_checksums import (
+    BUCKET_DIGITS,
+    SUMMED_DIGITS,
+    Bucket,
+    RowTexts,
+    printed,
+)
 from spillway.lake.shape.net_effect import numbered, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import psycopg
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-#: Hex digits of the key's hash that say a row's bucket: 4096 buckets.
-BUCKET_DIGITS: Final = 3
-#: Of a row's hash, 60 bits are added up: 2^66 rows until a sum leaves 38 digits.
-_SUMMED_DIGITS: Final = 15
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _FLOATS: Final = (FloatType, DoubleType)
 _NAN: Final = "NaN"
@@ -69,30 +69,6 @@ KEY: Final = "_key"
 ROW: Final = "_row"
 BUCKET: Final = "_bucket"
 TEXTS: Final = "_texts"
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Rows whose keys hash alike: how many, and the sum of their hashes."""
-
-    rows: int
-    total: int
-
-
-def values_of(row_text: str) -> list[str | None]:
-    """Return the texts that a row's text (a key's) was made of."""
-    values: list[str | None] = []
-    at = 0
-    while at < len(row_text):
-        if row_text[at] == "-":
-            values.append(None)
-            at += 1
-            continue
-        colon = row_text.index(":", at)
-        end = colon + 1 + int(row_text[at:colon])
-        values.append(row_text[colon + 1 : end])
-        at = end
-    return values
 
 
 def unsupported(schema: StructType) -> list[str]:
@@ -125,7 +101,7 @@ def lake_texts(rows: DataFrame, columns: Sequence[str], key: Sequence[str]) -> D
 
 def lake_buckets(texts: DataFrame) -> dict[str, Bucket]:
     """Return the buckets of :func:`lake_texts`'s rows."""
-    digits = F.conv(F.substring(ROW, 1, _SUMMED_DIGITS), 16, 10).cast("decimal(38,0)")
+    digits = F.conv(F.substring(ROW, 1, SUMMED_DIGITS), 16, 10).cast("decimal(38,0)")
     found = texts.groupBy(BUCKET).agg(F.count("*").alias("rows"), F.sum(digits).alias("total"))
     return {r[BUCKET]: Bucket(r["rows"], int(r["total"])) for r in found.collect()}
 
@@ -182,7 +158,7 @@ def _spark_row(texts: Sequence[Column]) -> Column:
 # ---- PostgreSQL's side
 
 
-class SourceTexts:
+class SourceTexts(RowTexts):
     """A table's rows at the source, as :func:`lake_texts` has them; *types* are the lake's types of
     *columns*.
     """
@@ -195,45 +171,11 @@ class SourceTexts:
         types: Sequence[DataType],
         key: Sequence[str],
     ) -> None:
-        texts = {c: _postgres_text(c, t) for c, t in zip(columns, types, strict=True)}
-        row = _hash(_postgres_row(list(texts.values())))
-        key_text = _postgres_row([texts[c] for c in key]) if key else row
-        self._rows = sql.SQL(
-            "SELECT {bucket} AS bucket, key, row, texts FROM"
-            " (SELECT {key} AS key, {row} AS row, {texts} AS texts FROM ONLY {table}) AS source"
-        ).format(
-            bucket=sql.SQL("substr({}, 1, {})").format(
-                _hash(sql.Identifier("key")), sql.Literal(BUCKET_DIGITS)
-            ),
-            key=key_text,
-            row=row,
-            texts=sql.SQL("ARRAY[{}]::text[]").format(sql.SQL(", ").join(texts.values())),
-            table=sql.Identifier(schema, table),
+        super().__init__(
+            sql.SQL("ONLY {}").format(sql.Identifier(schema, table)),
+            {c: _postgres_text(c, t) for c, t in zip(columns, types, strict=True)},
+            key,
         )
-
-    def buckets(self, connection: psycopg.Connection) -> dict[str, Bucket]:
-        """Return the buckets of all rows."""
-        statement = sql.SQL(
-            "SELECT bucket, count(*), sum(('x' || substr(row, 1, "
-            "{digits}))::bit({bits})::int8::numeric) FROM ({rows}) AS rows GROUP BY bucket"
-        ).format(
-            digits=sql.Literal(_SUMMED_DIGITS),
-            bits=sql.Literal(4 * _SUMMED_DIGITS),
-            rows=self._rows,
-        )
-        return {b: Bucket(n, int(total)) for b, n, total in connection.execute(statement)}
-
-    def rows(
-        self, connection: psycopg.Connection, buckets: Sequence[str]
-    ) -> Iterator[tuple[str, str, list[str | None]]]:
-        """Yield key, hash and texts of the rows of *buckets*."""
-        statement = sql.SQL(
-            "SELECT key, row, texts FROM ({}) AS rows WHERE bucket = ANY({})"
-        ).format(self._rows, sql.Literal(list(buckets)))
-        with connection.cursor("spillway_verify") as cursor:
-            cursor.itersize = 10_000
-            cursor.execute(statement)
-            yield from cursor
 
 
 def _postgres_text(name: str, type_: DataType) -> sql.Composable:
@@ -248,9 +190,7 @@ def _postgres_text(name: str, type_: DataType) -> sql.Composable:
         return _finite(value, sql.SQL("({} - date '1970-01-01')::text"))
     if isinstance(type_, TimestampType | TimestampNTZType):
         return _finite(value, sql.SQL("(extract(epoch FROM {}) * 1000000)::int8::text"))
-    # Not a cast to text, which leaves out the blanks of character(n): what the type's output
-    # function writes.
-    return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN concat({0}) END").format(value)
+    return printed(value)
 
 
 def _finite(value: sql.Identifier, number: sql.SQL) -> sql.Composable:
@@ -265,12 +205,3 @@ def _float_sql(value: sql.Identifier, send: str, bits: int, integer: str) -> sql
         "CASE WHEN {0} = 'NaN' THEN 'NaN' ELSE ('x' || encode({1}({0}), "
         "'hex'))::bit({2})::{3}::text END"
     ).format(value, sql.SQL(send), sql.Literal(bits), sql.SQL(integer))
-
-
-def _postgres_row(texts: Sequence[sql.Composable]) -> sql.Composable:
-    parts = (sql.SQL("coalesce(length({0}) || ':' || {0}, '-')").format(t) for t in texts)
-    return sql.SQL("({})").format(sql.SQL(" || ").join([sql.Literal(""), *parts]))
-
-
-def _hash(text: sql.Composable) -> sql.Composable:
-    return sql.SQL("encode(sha256(convert_to({}, 'UTF8')), 'hex')").format(text)

@@ -9,36 +9,18 @@ few, a 4096th of the table each.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from spillway.consumer.row_differences import Difference, by_key, differences
 from spillway.lake.verify import checksums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import psycopg
     from pyspark.sql import DataFrame
 
 _BUCKETS_AT_ONCE: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A key whose rows differ. One that several rows have is told as often as they differ."""
-
-    #: what PostgreSQL prints of its columns; of the whole row where the table has no key
-    key: tuple[str | None, ...]
-    #: source: it is only there; lake: only there; else the columns that differ
-    only: str = ""
-    columns: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        key = "(" + ", ".join("null" if v is None else v for v in self.key) + ")"
-        return (
-            f"{key} is in the {self.only} only"
-            if self.only
-            else f"{key}: {', '.join(self.columns)}"
-        )
 
 
 @dataclass(slots=True)
@@ -69,11 +51,6 @@ class TableComparison:
         if self.more:
             lines.append("  and more")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
-
-
-class _Row(NamedTuple):
-    hash: str
-    texts: Sequence[str | None]
 
 
 def compare(
@@ -112,49 +89,20 @@ def compare(
         if len(outcome.differences) >= limit:
             outcome.more = True
             break
-        left = _by_key(source.rows(connection, some))
+        left = by_key(source.rows(connection, some))
         wanted = texts.where(texts[checksums.BUCKET].isin(some))
         rows = wanted.select(checksums.KEY, checksums.ROW, checksums.TEXTS).toLocalIterator()
-        right = _by_key(tuple(row) for row in rows)
+        right = by_key(tuple(row) for row in rows)
         for each in sorted(left.keys() | right.keys()):
-            outcome.differences += _differences(
-                each, left.get(each, []), right.get(each, []), columns, keyed=bool(key)
+            outcome.differences += differences(
+                each,
+                left.get(each, []),
+                right.get(each, []),
+                columns,
+                keyed=bool(key),
+                other="lake",
             )
     if len(outcome.differences) > limit:
         outcome.more = True
         del outcome.differences[limit:]
     return outcome
-
-
-def _by_key(rows: Iterable[tuple[str, str, Sequence[str | None]]]) -> dict[str, list[_Row]]:
-    found: dict[str, list[_Row]] = {}
-    for key, hash_, texts in rows:
-        found.setdefault(key, []).append(_Row(hash_, texts))
-    return found
-
-
-def _differences(
-    key_text: str,
-    left: list[_Row],
-    right: list[_Row],
-    columns: Sequence[str],
-    *,
-    keyed: bool,
-) -> Iterable[Difference]:
-    """Yield how the rows of one key differ; those that are on both sides cancel out."""
-    rest = list(right)
-    missing = []
-    for row in left:
-        match = next((other for other in rest if other.hash == row.hash), None)
-        if match is None:
-            missing.append(row)
-        else:
-            rest.remove(match)
-    key = tuple(checksums.values_of(key_text)) if keyed else ()
-    while missing and rest:
-        one, other = missing.pop(), rest.pop()
-        wrong = (c for c, a, b in zip(columns, one.texts, other.texts, strict=True) if a != b)
-        yield Difference(key, columns=tuple(wrong))
-    for where, rows in (("source", missing), ("lake", rest)):
-        for row in rows:
-            yield Difference(key or tuple(row.texts), only=where)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
 
 from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
+from spillway.declarations.postgres_options import POSTGRES_OPTIONS, PostgresOption
+from spillway.declarations.postgres_options import Kind as PostgresKind
 from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, ResponseModel
 from spillway.subscriber.model import SubscriptionState
 
@@ -58,13 +60,46 @@ else:
     )
 
 
-class PostgresTarget(RequestModel):
-    """Tables of another PostgreSQL. Planned: refused with `unsupported_feature` until it is
-    there.
-    """
+class _PostgresTarget(RequestModel):
+    """What a PostgreSQL has beside its options."""
 
     kind: Literal["postgres"]
-    dsn: str
+    dsn: str | None = Field(
+        default=None,
+        description="A libpq connection string of the database that is filled. Its password is "
+        "shown as ****; one that comes back so, or not at all, when the subscription is altered "
+        "stays as it was.",
+        examples=["postgresql://filler:secret@db2.example/shop"],
+    )
+
+
+#: What a value of each kind is in JSON; a choice is one of its texts.
+_POSTGRES_TYPES: Final[dict[PostgresKind, Any]] = {
+    "flag": bool, "whole number": int, "texts": dict[str, str], "object": dict[str, Any],
+}  # fmt: skip
+
+
+def _postgres_field(option: PostgresOption) -> tuple[Any, Any]:
+    """Give an option's type, and what is said of it."""
+    is_choice = option.kind == "choice"
+    type_ = Literal[option.choices] if is_choice else _POSTGRES_TYPES[option.kind]
+    examples = None if option.example is None or is_choice else [option.example]
+    return (type_ | None, Field(None, description=option.description, examples=examples))
+
+
+if TYPE_CHECKING:
+
+    class PostgresTarget(_PostgresTarget):
+        """Its further attributes are the options."""
+
+else:
+    PostgresTarget = create_model(
+        "PostgresTarget",
+        __base__=_PostgresTarget,
+        __module__=__name__,
+        __doc__="Tables of another PostgreSQL, filled by `spillway apply run`.",
+        **{option.name: _postgres_field(option) for option in POSTGRES_OPTIONS},
+    )
 
 
 class OtherTarget(BaseModel):
@@ -230,6 +265,13 @@ class SubscriptionView(ResponseModel):
     pid: int | None = Field(description="Of its program, while it runs.")
     table_states: list[TableStateView]
     created_at: datetime
+    stats: dict[str, Any] = Field(
+        description="What its program has beside that. Of a PostgreSQL, by the names of "
+        "pg_stat_subscription and pg_stat_subscription_stats: received_lsn, latest_end_lsn, "
+        "last_msg_send_time, last_msg_receipt_time, apply_error_count, sync_error_count, confl_… "
+        "for each kind of conflict; and applied_lsn (written to the target) and flushed_lsn "
+        "(durable there). What has not happened yet is not there."
+    )
 
 
 class SubscriptionList(ResponseModel):
@@ -243,3 +285,30 @@ class LogView(ResponseModel):
 
     name: str
     lines: list[str] = Field(description="The oldest first.")
+
+
+class ConflictView(ResponseModel):
+    """A conflict that was met when a change was applied, and what became of it."""
+
+    id: str = Field(description="Of the conflict, also when its transaction is tried again.")
+    kind: str = Field(description="PostgreSQL's name: insert_exists, update_missing, …")
+    resolution: str = Field(description="error, apply_remote, keep_local, …: what was done.")
+    why: str = Field(description="Why that is another one than was wished; '' if it is not.")
+    schema_: str = Field(alias="schema", description="Of the target's table.")
+    table: str
+    local: list[dict[str, Any]] = Field(description="The rows that were met on the target.")
+    remote: dict[str, Any] | None = Field(description="The source's new row.")
+    identity: dict[str, Any] | None = Field(description="By what the row was looked for.")
+    origin: str = Field(description="Of the change, as the source says; '' if it was made there.")
+    committed_at: str = Field(description="On the source.")
+    lsn: str = Field(description="Of the commit on the source.")
+    xid: int = Field(description="Of the transaction on the source.")
+    number: int = Field(description="Of the change in its transaction, from 1.")
+    detail: str = Field(description="As PostgreSQL's log would have it.")
+
+
+class ConflictList(ResponseModel):
+    """The last conflicts of a subscription."""
+
+    name: str
+    conflicts: list[ConflictView] = Field(description="The newest first.")

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from spillway.slot_manager.dependencies import NoQuery, Subscriptions
 from spillway.slot_manager.subscriptions.models import (
     AlterSubscription,
+    ConflictList,
+    ConflictView,
     CreateSubscription,
     LogView,
     SkipTo,
@@ -36,6 +38,14 @@ class LogQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     lines: int = Field(default=100, ge=0, le=10_000)
+
+
+class ConflictsQuery(BaseModel):
+    """How many conflicts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=100, ge=0, le=10_000)
 
 
 @router.post("", status_code=201, operation_id="create_subscription", dependencies=[NoQuery])
@@ -131,3 +141,12 @@ async def get_subscription_log(
 ) -> LogView:
     """Show the end of what its programs printed."""
     return LogView(name=name, lines=await subscriptions.log(name, query.lines))
+
+
+@router.get("/{name}/conflicts", operation_id="get_subscription_conflicts")
+async def get_subscription_conflicts(
+    name: str, query: Annotated[ConflictsQuery, Query()], subscriptions: Subscriptions
+) -> ConflictList:
+    """Show the last conflicts that its programs met, and what became of them."""
+    found = await subscriptions.conflicts(name, query.limit)
+    return ConflictList(name=name, conflicts=[ConflictView.model_validate(one) for one in found])

@@ -1,0 +1,1 @@
+"""Kernels of ``spillway apply``: pgoutput's messages in, groups of changes out."""

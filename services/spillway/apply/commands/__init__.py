@@ -1,0 +1,1 @@
+"""``spillway apply``: what a subscription of kind ``postgres`` runs."""

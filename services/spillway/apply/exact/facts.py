@@ -1,0 +1,140 @@
+"""What the target's catalog says of a table that only who meets a conflict needs to know: all of
+its columns, and its unique indexes with their expressions and conditions.
+
+Of a partitioned table the root's indexes are told; every partition has its own of each. A unique
+index that a partition has alone is not told: what it refuses is an error of the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from spillway.apply.exact.raw import raw
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: PostgreSQL compares NULLs as equal in some unique indexes since then.
+_MAJOR_OF_NULLS_NOT_DISTINCT: Final = 15
+
+_COLUMNS: Final = b"""
+SELECT attname::text, pg_catalog.quote_ident(attname), attnum::int4,
+       pg_catalog.format_type(atttypid, -1), attgenerated <> '', attidentity = 'a',
+       CASE WHEN attcollation <> typcollation THEN ' COLLATE ' || pg_catalog.quote_ident(nspname)
+                 || '.' || pg_catalog.quote_ident(collname) ELSE '' END
+  FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type t ON t.oid = atttypid
+  LEFT JOIN pg_catalog.pg_collation l ON l.oid = attcollation
+  LEFT JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
+ WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_INDEXES: Final = """
+SELECT x.indexrelid, c.relname::text, x.indimmediate,
+       ARRAY(SELECT pg_catalog.pg_get_indexdef(x.indexrelid, i, true)
+               FROM pg_catalog.generate_series(1, x.indnkeyatts) i ORDER BY i),
+       ARRAY(SELECT x.indkey[i - 1]::int4
+               FROM pg_catalog.generate_series(1, x.indnkeyatts) i ORDER BY i),
+       ARRAY(SELECT pg_catalog.format_type(a.atttypid, -1)
+               FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = x.indexrelid AND a.attnum <= x.indnkeyatts ORDER BY a.attnum),
+       ARRAY(SELECT 'OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || p.oprname || ')'
+               FROM pg_catalog.generate_series(0, x.indnkeyatts - 1) i
+               JOIN pg_catalog.pg_opclass o ON o.oid = x.indclass[i]
+               LEFT JOIN pg_catalog.pg_amop m
+                 ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
+                AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
+               LEFT JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr
+               LEFT JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace
+              ORDER BY i),
+       ARRAY(SELECT ' COLLATE ' || pg_catalog.quote_ident(n.nspname) || '.'
+                    || pg_catalog.quote_ident(l.collname)
+               FROM pg_catalog.generate_series(0, x.indnkeyatts - 1) i
+               LEFT JOIN pg_catalog.pg_collation l ON l.oid = x.indcollation[i]
+               LEFT JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
+              ORDER BY i),
+       pg_catalog.pg_get_expr(x.indpred, x.indrelid), {nulls}
+  FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class c ON c.oid = x.indexrelid
+ WHERE x.indrelid = $1 AND x.indisunique AND x.indisready
+ ORDER BY x.indexrelid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name, as SQL has it, its type's, what can't be set, and COLLATE where its
+    collation is not its type's.
+    """
+
+    name: str
+    quoted: str
+    attnum: int
+    type_name: str
+    is_generated: bool
+    is_identity_always: bool
+    collate: str
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    """A unique index.
+
+    Attributes:
+        name: of the index, without its schema.
+        is_immediate: that it is checked with each row; PostgreSQL tells no conflicts of others.
+        definitions: what it indexes, as SQL has it: a column or an expression.
+        attnums: the columns' numbers; 0 for an expression.
+        types, equals, collations: of each.
+        predicate: of a partial index; None without.
+        nulls_are_equal: NULLS NOT DISTINCT.
+    """
+
+    oid: int
+    name: str
+    is_immediate: bool
+    definitions: tuple[str, ...]
+    attnums: tuple[int, ...]
+    types: tuple[str, ...]
+    equals: tuple[str | None, ...]
+    collations: tuple[str | None, ...]
+    predicate: str | None
+    nulls_are_equal: bool
+
+    @property
+    def is_of_columns(self) -> bool:
+        """That it has plain columns only, of every row."""
+        return self.predicate is None and 0 not in self.attnums
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """Of one table."""
+
+    columns: tuple[Column, ...]
+    indexes: tuple[UniqueIndex, ...]
+
+    @property
+    def has_deferrable(self) -> bool:
+        """That PostgreSQL refuses ON CONFLICT without saying which constraint."""
+        return not all(one.is_immediate for one in self.indexes)
+
+
+def ask(connection: Connection, oid: int, major: int) -> TableFacts:
+    """Ask for a table's columns and unique indexes, in one round trip.
+
+    Raises:
+        psycopg.Error: the target did not answer.
+    """
+    nulls = "x.indnullsnotdistinct" if major >= _MAJOR_OF_NULLS_NOT_DISTINCT else "false"
+    with connection.pipeline():
+        columns = raw(connection, _COLUMNS, [str(oid).encode()])
+        indexes = raw(connection, _INDEXES.format(nulls=nulls).encode(), [str(oid).encode()])
+        found_columns, found_indexes = columns.fetchall(), indexes.fetchall()
+    return TableFacts(
+        tuple(Column(*row) for row in found_columns),
+        tuple(
+            UniqueIndex(*row[:3], *(tuple(one) for one in row[3:8]), *row[8:])
+            for row in found_indexes
+        ),
+    )

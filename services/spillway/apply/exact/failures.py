@@ -1,0 +1,99 @@
+"""Errors of one row, with what an operator needs: the table, the key, the LSN, and what may be done
+about it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from spillway.apply.changes import UNCHANGED
+from spillway.apply.conflicts.kinds import ALLOWED, Resolution
+from spillway.errors import ApplyConflict, TargetRowRefused
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from spillway.apply.changes import Change, TransactionHead
+    from spillway.apply.conflicts.conflict import Conflict
+    from spillway.apply.tables.matched import MatchedTable
+
+
+def conflict_error(conflict: Conflict, subscription: str, head: TransactionHead) -> ApplyConflict:
+    """A conflict whose resolution is error."""
+    table = f"{conflict.schema}.{conflict.table}"
+    others = [one.value for one in ALLOWED[conflict.kind] if one != Resolution.ERROR]
+    rules = json.dumps({"tables": {table: {conflict.kind.value: others[0]}}})
+    more = f" (or {', '.join(others[1:])})" if others[1:] else ""
+    return ApplyConflict(
+        f"{conflict.message()} in transaction {conflict.xid}, which commits at "
+        f"{Lsn(conflict.lsn)} on the source: {conflict.detail()}",
+        hint="Make the target's row agree, and it goes on by itself. Or choose a resolution: "
+        f"spillway subscription alter {subscription} --target-option 'conflicts={rules}'{more}."
+        f" {_remedies(subscription, head)}",
+        table=table,
+        kind=conflict.kind.value,
+        lsn=str(Lsn(conflict.lsn)),
+        xid=conflict.xid,
+        conflict=conflict.as_json(),
+    )
+
+
+def row_refused(
+    error: psycopg.Error,
+    table: MatchedTable,
+    change: Change,
+    number: int,
+    head: TransactionHead,
+    subscription: str,
+) -> TargetRowRefused:
+    """A row that the target refuses: an error of SQLSTATE class 22 or 23."""
+    name = f"{table.schema}.{table.name}"
+    lsn = Lsn(head.commit_lsn)
+    diagnosis = error.diag
+    said = diagnosis.message_primary or str(error)
+    if diagnosis.message_detail:
+        said += f" ({diagnosis.message_detail})"
+    key = _key(table, change)
+    return TargetRowRefused(
+        f"the target refuses a row of {name}{f', {key}' if key else ''}: {said} (SQLSTATE "
+        f"{error.sqlstate}); change {number} of transaction {head.xid}, which commits at {lsn} on "
+        "the source",
+        hint="Mend what refuses it on the target, and it goes on by itself. "
+        f"{_remedies(subscription, head)}",
+        table=name,
+        key=key,
+        lsn=str(lsn),
+        xid=head.xid,
+        sqlstate=error.sqlstate or "",
+    )
+
+
+def skip_command(subscription: str, head: TransactionHead) -> str:
+    """What passes over a transaction, and all that commits before it and is not written yet: that
+    is nothing, for the one that failed.
+    """
+    # Of a transaction that comes in pieces the end is not known yet; one byte is far enough.
+    return f"spillway subscription skip {subscription} {Lsn(head.end_lsn or head.commit_lsn + 1)}"
+
+
+def _remedies(subscription: str, head: TransactionHead) -> str:
+    return (
+        "Or set such rows aside in spillway.dead_letter on the target: spillway subscription alter "
+        f"{subscription} --target-option dead_letter=true. Or pass over the whole transaction: "
+        f"{skip_command(subscription, head)}"
+    )
+
+
+def _key(table: MatchedTable, change: Change) -> str:
+    values = change.new if change.old is None else change.old
+    if values is None:
+        return ""
+    pairs = zip(table.columns, values, table.relation.columns, strict=True)
+    shown = [
+        f"{column.name} = {value.decode(errors='replace') if isinstance(value, bytes) else 'NULL'}"
+        for column, value, source in pairs
+        if source.is_key and value is not UNCHANGED
+    ]
+    return ", ".join(shown)

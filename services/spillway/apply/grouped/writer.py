@@ -1,0 +1,388 @@
+"""Groups, written by few statements in one transaction of the target.
+
+::
+
+    group ─▶ steps ─▶ BEGIN, statements in a pipeline (COPY between them) ─▶ counts as expected?
+                                                             │ yes              │ no, or refused
+                                                             ▼                  ▼
+                                                    position, COMMIT      ROLLBACK: False
+
+This is optimistic: it assumes that the target's rows are as the source's changes expect them, and
+looks whether that was so. Each statement says how many rows it wrote; a row that is missing, one
+that is there already, one that was written under another origin (where the target keeps commit
+timestamps), a constraint: nothing is left, and the group is to be written change by change by the
+exact writer, which finds out which row it was and what that is called. What is committed is what
+PostgreSQL's worker would have left. docs/explanation/apply.md says why.
+
+A transaction that is larger than a group comes in pieces, which one open transaction takes one
+after the other. When a piece does not fit, those before it are rolled back, too, and can't be given
+again: the caller has to have them from the stream again.
+"""
+
+from __future__ import annotations
+
+import select
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import pq
+
+from spillway._kernels.apply.netting import steps
+from spillway.apply.grouped import statements
+from spillway.apply.target.failures import from_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spillway._kernels.apply.change_group import ChangeGroup
+    from spillway.apply.changes import SourceRelation, Step, StepPlan, TransactionHead
+    from spillway.apply.tables.matched import MatchedTable
+    from spillway.apply.tables.target_tables import TargetTables
+    from spillway.apply.target.session import TargetSession
+
+#: Rows from which inserts are a COPY: it takes two round trips more than a statement in a pipeline.
+COPY_FROM: Final = 200
+#: Statements that stay prepared; a few for each table that is written to.
+_PREPARED_MAX: Final = 2000
+#: Times that a group is tried again after a deadlock or a serialization failure.
+_ATTEMPTS: Final = 3
+#: SQLSTATEs, or classes of them, that are no matter of rows: connections, resources, operators,
+#: the system, rights, a server that takes no writes.
+_NOT_OF_ROWS: Final = ("08", "53", "57", "58", "XX", "42501", "25006")
+#: … and that may not come again.
+_PASSING: Final = frozenset({"40001", "40P01", "55P03"})
+
+
+class GroupedWriter:
+    """Writes plain groups into the target.
+
+    Attributes:
+        statements: how many were sent, of this run; what transactions and positions need not
+            counted.
+        declined: groups that were left to be written change by change.
+        why_declined: of the last of these, in words.
+        copy_from: see there.
+    """
+
+    def __init__(
+        self,
+        session: TargetSession,
+        tables: TargetTables,
+        should_apply: Callable[[SourceRelation, int], bool] | None = None,
+        *,
+        copy_from: int = COPY_FROM,
+    ) -> None:
+        """Make a writer.
+
+        Args:
+            session: where it writes; nobody else uses it meanwhile.
+            tables: the target's tables, which know the Relation messages of every group.
+            should_apply: of a table and the LSN of a commit, whether its changes are written; once
+                they are, those of every later commit are, too.
+            copy_from: rows from which inserts are a COPY; 0 for never.
+        """
+        self._session = session
+        self._connection = session.connection
+        self._pgconn = session.connection.pgconn
+        self._tables = tables
+        self._should_apply = should_apply
+        self.copy_from = copy_from
+        #: names of what is prepared
+        self._prepared: dict[bytes, bytes] = {}
+        self._names = 0
+        #: whether the group goes on with the transaction that pieces before it have begun
+        self._goes_on = False
+        self._origin = self._own_origin()
+        self.statements = 0
+        self.declined = 0
+        self.why_declined = ""
+
+    def write(self, group: ChangeGroup) -> bool:
+        """Write a group, or a piece; return False, with nothing of it left, for one that has to be
+        written change by change. What it ends is committed, with its position.
+
+        After False and after an error nothing is open.
+
+        Raises:
+            TargetError: of the target, and no matter of the group's rows.
+            TargetTableMissing, TargetColumnsMissing, TargetTableUnusable: of a table that the group
+                changes.
+        """
+        head = group.last
+        if head is None:
+            return True
+        # Who rolled back in between, as the stream broke off, has taken the pieces back, too.
+        self._goes_on = self._session.in_transaction
+        try:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    return self._written(group, head)
+                except psycopg.Error as error:
+                    if error.sqlstate not in _PASSING or self._goes_on or attempt + 1 == _ATTEMPTS:
+                        raise
+                    self._give_up()
+        except psycopg.Error as error:
+            self._give_up()
+            state = error.sqlstate
+            if state is not None and not state.startswith(_NOT_OF_ROWS) and state not in _PASSING:
+                return self._decline(" ".join(str(error).split()))
+            raise from_postgres(
+                error, "a group of transactions can't be applied", self._session.dsn
+            ) from error
+        except BaseException:
+            self._give_up()
+            raise
+        raise AssertionError
+
+    # -- one attempt --------------------------------------------------------------------------
+
+    def _written(self, group: ChangeGroup, head: TransactionHead) -> bool:
+        tables = self._plans(group)
+        made = None if tables is None else steps(group, {r: p for r, (_, p) in tables.items()})
+        if tables is None or made is None:
+            self._give_up()
+            return self._decline(
+                "its changes can't be told by key, or a table takes rows one by one"
+            )
+        mismatch = self._write(made, tables)
+        if mismatch:
+            self._give_up()
+            return self._decline(mismatch)
+        if not group.is_piece:
+            if made or self._goes_on:
+                self._session.commit(head)
+            else:
+                self._session.passed(head.end_lsn)
+        return True
+
+    def _plans(
+        self, group: ChangeGroup
+    ) -> dict[SourceRelation, tuple[MatchedTable, StepPlan]] | None:
+        """What to do with each table; None when one can't be written so. Tables that are not to be
+        written are left out.
+        """
+        found: dict[SourceRelation, tuple[MatchedTable, StepPlan]] = {}
+        if not group.is_plain:
+            return None
+        touched = group.touched()
+        if len({one.relation.relation_id for one in touched}) != len(touched):
+            # Announced anew within the group: what the target is matched with is the newer one.
+            return None
+        heads: list[TransactionHead] = []
+        for one in touched:
+            relation = one.relation
+            since: int | None = 0
+            if self._should_apply is not None:
+                heads = heads or group.heads()
+                since = self._since(relation, heads)
+            if since is None:
+                continue
+            self._tables.learn([relation])
+            table = self._tables.table(self._connection, relation.relation_id)
+            others = one.updates or one.deletes
+            if not (table.groupable if others else table.groupable_inserts) or table.fires:
+                return None
+            found[relation] = (
+                table,
+                statements.plan(table, copy_from=self.copy_from, since=since),
+            )
+        return found
+
+    def _since(self, relation: SourceRelation, heads: Sequence[TransactionHead]) -> int | None:
+        """The first commit of the group that counts for a table; None if none does."""
+        assert self._should_apply is not None
+        if self._should_apply(relation, heads[0].commit_lsn):
+            return 0
+        low, high = 1, len(heads)
+        while low < high:
+            middle = (low + high) // 2
+            if self._should_apply(relation, heads[middle].commit_lsn):
+                high = middle
+            else:
+                low = middle + 1
+        return heads[low].commit_lsn if low < len(heads) else None
+
+    def _write(
+        self,
+        made: Sequence[Step],
+        tables: dict[SourceRelation, tuple[MatchedTable, StepPlan]],
+    ) -> str:
+        """Write steps into an open transaction, which is begun if there is none; return what is not
+        as expected, "" if all is.
+        """
+        pipeline = _Pipeline(self._pgconn)
+        if made and not self._goes_on:
+            pipeline.add(b"BEGIN")
+            pipeline.add(statements.PLANNER_SQL)
+        expected: list[tuple[int, Step]] = []
+        for step in made:
+            if step.kind == "truncate":
+                if step.truncated:
+                    names = {relation: tables[relation][0] for relation in step.truncated}
+                    pipeline.add(statements.truncate_sql(step, names))
+                    self.statements += 1
+                continue
+            assert step.relation is not None
+            query = statements.sql(tables[step.relation][0], step, self._origin)
+            if query is None:
+                # What was not sent is not in the way of a ROLLBACK.
+                return f"{_what(step)} sets a column that is generated always"
+            self.statements += 1
+            if step.kind == "copy":
+                mismatch = self._mismatch(pipeline, expected) or self._copy(query, step)
+                expected.clear()
+                if mismatch:
+                    return mismatch
+                continue
+            name = self._prepared.get(query)
+            if name is None:
+                name = self._new_name(query, pipeline)
+            expected.append((pipeline.execute(name, step.params, step.formats), step))
+        return self._mismatch(pipeline, expected)
+
+    def _mismatch(self, pipeline: _Pipeline, expected: Sequence[tuple[int, Step]]) -> str:
+        """Have the pipeline done, and compare; return what differs."""
+        results = pipeline.run()
+        for index, step in expected:
+            result = results[index]
+            if step.kind == "absent":
+                if result.ntuples:
+                    return f"{_what(step)} found a row"
+            elif (result.command_tuples or 0) != step.rows:
+                return f"{_what(step)} wrote {result.command_tuples}"
+        return ""
+
+    def _copy(self, query: bytes, step: Step) -> str:
+        with self._connection.cursor() as cursor:
+            with cursor.copy(query) as copy:
+                copy.write(step.params[0])
+            if cursor.rowcount == step.rows:
+                return ""
+            return f"{_what(step)} wrote {cursor.rowcount}"
+
+    def _new_name(self, query: bytes, pipeline: _Pipeline) -> bytes:
+        """Prepare a statement; the one that was prepared first goes when there are too many."""
+        if len(self._prepared) >= _PREPARED_MAX:
+            oldest = next(iter(self._prepared))
+            pipeline.add(b"DEALLOCATE " + self._prepared.pop(oldest))
+        self._names += 1
+        name = b"spillway_%d" % self._names
+        pipeline.prepare(name, query)
+        self._prepared[query] = name
+        return name
+
+    def _decline(self, why: str) -> bool:
+        self.declined += 1
+        self.why_declined = why
+        return False
+
+    # -- giving up ----------------------------------------------------------------------------
+
+    def _give_up(self) -> None:
+        """Roll back, if the connection is there."""
+        if self._connection.broken or self._pgconn.status != pq.ConnStatus.OK:
+            return
+        in_transaction = self._session.in_transaction
+        self._session.rollback()
+        if in_transaction:
+            # What was to be prepared behind the statement that failed is not.
+            there = {
+                name
+                for (name,) in self._connection.execute(
+                    "SELECT name::text FROM pg_catalog.pg_prepared_statements"
+                ).fetchall()
+            }
+            self._prepared = {
+                query: name for query, name in self._prepared.items() if name.decode() in there
+            }
+
+    def _own_origin(self) -> int | None:
+        """The replication origin that a row must have been written under to be expected; None when
+        the target does not keep that.
+        """
+        if not self._session.facts.has_commit_times or self._session.major < _MAJOR_OF_ROW_ORIGINS:
+            return None
+        if not self._session.uses_origin:
+            return 0
+        row: Any = self._connection.execute(
+            "SELECT pg_catalog.pg_replication_origin_oid(origin) FROM spillway.progress"
+            " WHERE subscription = %s",
+            [self._session.subscription],
+        ).fetchone()
+        return int(row[0])
+
+
+#: pg_xact_commit_timestamp_origin is there from 14 on.
+_MAJOR_OF_ROW_ORIGINS: Final = 14
+
+
+def _what(step: Step) -> str:
+    assert step.relation is not None
+    return f"{step.kind} of {step.rows} rows of {step.relation.schema}.{step.relation.name}"
+
+
+class _Pipeline:
+    """Statements that are sent without waiting for each other's results."""
+
+    def __init__(self, pgconn: pq.abc.PGconn) -> None:
+        self._pgconn = pgconn
+        self._commands: list[Callable[[], None]] = []
+
+    def add(self, query: bytes) -> int:
+        """Add a statement without parameters; return its place among the results."""
+        self._commands.append(partial(self._pgconn.send_query_params, query, None))
+        return len(self._commands) - 1
+
+    def prepare(self, name: bytes, query: bytes) -> None:
+        self._commands.append(partial(self._pgconn.send_prepare, name, query))
+
+    def execute(self, name: bytes, params: Sequence[bytes], formats: Sequence[int]) -> int:
+        """Add a prepared statement; return its place among the results."""
+        self._commands.append(
+            partial(self._pgconn.send_query_prepared, name, params, param_formats=formats)
+        )
+        return len(self._commands) - 1
+
+    def run(self) -> list[pq.abc.PGresult]:
+        """Send all of it, and return what came of each; then there is nothing in it.
+
+        Raises:
+            psycopg.Error: of the first that failed; those behind it were not done.
+        """
+        if not self._commands:
+            return []
+        commands, self._commands = self._commands, []
+        self._pgconn.enter_pipeline_mode()
+        for command in commands:
+            command()
+        self._pgconn.pipeline_sync()
+        found = self._results()
+        self._pgconn.exit_pipeline_mode()
+        for result in found:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                raise psycopg.errors.error_from_result(result)
+        return found
+
+    def _results(self) -> list[pq.abc.PGresult]:
+        """Send what is not sent yet, and take what comes, up to the end."""
+        found: list[pq.abc.PGresult] = []
+        last: pq.abc.PGresult | None = None
+        poll = select.poll()
+        poll.register(self._pgconn.socket, select.POLLIN)
+        while True:
+            unsent = self._pgconn.flush()
+            poll.modify(self._pgconn.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+            poll.poll()
+            self._pgconn.consume_input()
+            while not self._pgconn.is_busy():
+                result = self._pgconn.get_result()
+                if result is None:
+                    if last is None:
+                        break
+                    found.append(last)
+                    last = None
+                elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                    return found
+                else:
+                    last = result

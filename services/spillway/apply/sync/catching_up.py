@@ -1,0 +1,145 @@
+"""What tables lack since their snapshot, read from the slot beside its consumer, written exactly.
+
+One transaction of the target has all of it and the tables' new state, so that it is there as a
+whole or not at all, and needs no position of its own. Changes are written one by one: what is
+missed during a copy is little beside the copy, and a conflict is resolved and told as the stream's
+would be.
+
+Prepared transactions come whole with their COMMIT PREPARED: the peek asks for no two-phase.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from spillway._kernels.apply.change_group import ChangeGroup
+from spillway.apply.exact.writer import ExactOptions, ExactWriter
+from spillway.apply.stream import ArrivingChanges
+from spillway.apply.sync.origins import mark
+from spillway.apply.tables.matching import same_name
+from spillway.apply.tables.target_tables import TargetTables
+from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.session import TargetSession
+from spillway.errors import NotReady
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from spillway.apply.changes import SourceRelation
+    from spillway.apply.conflicts.log import ConflictLog
+    from spillway.apply.sync.states import TableName
+    from spillway.apply.tables.matching import Rename
+    from spillway.apply.target.session import TargetPlan
+    from spillway.tls import ClientTls
+
+_GROUP_BYTES: Final = 4 << 20
+_WAIT_S: Final = 0.5
+
+
+class SlotCatchUp:
+    """See :class:`spillway.apply.sync.table_sync.CatchUp`.
+
+    Args:
+        grpc: host:port of the service.
+        slot: the subscription's.
+        plugin_options: pgoutput's, without two-phase.
+        plan: of the subscription's sessions on the target.
+        log: hears of conflicts.
+        stopping: ends it; nothing is written then.
+        options: what becomes of conflicts.
+        rename: the name on the target of a (schema, table) of the source.
+        token: the service's.
+        tls: what it is verified with.
+    """
+
+    def __init__(
+        self,
+        grpc: str,
+        slot: str,
+        plugin_options: Mapping[str, str],
+        plan: TargetPlan,
+        log: ConflictLog,
+        stopping: threading.Event,
+        options: ExactOptions | None = None,
+        rename: Rename = same_name,
+        *,
+        token: str | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
+        self._grpc = grpc
+        self._slot = slot
+        self._plugin_options = plugin_options
+        self._plan = plan
+        self._log = log
+        self._stopping = stopping
+        self._options = options or ExactOptions()
+        self._rename = rename
+        self._token = token
+        self._tls = tls
+
+    def __call__(
+        self,
+        tables: frozenset[TableName],
+        start_lsn: int,
+        upto_lsn: int,
+        before_commit: Callable[[psycopg.Connection[tuple[Any, ...]]], None],
+    ) -> None:
+        """Write what the slot has for *tables* in [*start_lsn*, *upto_lsn*)."""
+
+        def should_apply(relation: SourceRelation, commit_lsn: int) -> bool:
+            del commit_lsn
+            return (relation.schema, relation.name) in tables
+
+        with TargetSession(self._plan, is_beside=True) as session:
+            matched = TargetTables(self._rename)
+            if session.facts.may_use_origins:
+                mark(session.connection, self._plan.origin)
+            writer = ExactWriter(session, matched, self._options, self._log, should_apply)
+            try:
+                session.begin()
+                if start_lsn < upto_lsn:
+                    self._write(writer, matched, start_lsn, upto_lsn)
+                before_commit(session.connection)
+                session.connection.execute("COMMIT")
+            except psycopg.Error as error:
+                names = ", ".join(sorted(".".join(name) for name in tables))
+                raise from_postgres(error, f"{names} can't catch up", self._plan.dsn) from error
+
+    def _write(
+        self, writer: ExactWriter, matched: TargetTables, start_lsn: int, upto_lsn: int
+    ) -> None:
+        group = ChangeGroup(_GROUP_BYTES)
+
+        def write() -> None:
+            matched.learn(touched.relation for touched in group.touched())
+            for unit, head in enumerate(group.heads()):
+                writer.write_into(head, group.changes(unit))
+            group.clear()
+
+        with ArrivingChanges(
+            self._grpc,
+            self._slot,
+            Lsn(start_lsn),
+            self._plugin_options,
+            upto_lsn=Lsn(upto_lsn),
+            peek=True,
+            token=self._token,
+            tls=self._tls,
+        ) as stream:
+            while not stream.has_ended:
+                if self._stopping.is_set():
+                    raise NotReady(
+                        "a table's catching up was stopped", hint="It begins again by itself."
+                    )
+                batch = stream.take(_WAIT_S)
+                taken = 0
+                while batch is not None and taken < batch.count:
+                    taken = group.feed(batch.payload, batch.lengths.cast("B"), taken)
+                    if group.is_full:
+                        write()
+        write()

@@ -1,0 +1,46 @@
+"""Indexes that are dropped for a copy and made again when it is done: an option.
+
+To build an index over all rows takes a fraction of what it takes to put in row by row. Only those
+go that nothing rests on: no constraint's, no unique one, not the replica identity. What makes them
+again is recorded in the transaction that drops them, and forgotten in the one that makes them, so
+that none is lost, whoever dies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+_DROPPABLE: Final = """
+SELECT n.nspname, c.relname, pg_catalog.pg_get_indexdef(i.indexrelid)
+  FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE i.indrelid = %s AND c.relkind = 'i' AND i.indisvalid AND NOT i.indisunique
+   AND NOT i.indisreplident AND NOT i.indisclustered AND NOT c.relispartition
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.conindid = i.indexrelid)
+ ORDER BY 2
+"""
+
+
+def drop(connection: Connection, table_oid: int) -> list[str]:
+    """Drop what may go of a table's indexes, in the transaction that *connection* is in; return
+    what makes them again.
+    """
+    rows = connection.execute(_DROPPABLE, [table_oid]).fetchall()
+    for schema, name, _ in rows:
+        connection.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(schema, name)))
+    return [row[2] for row in rows]
+
+
+def make(connection: Connection, definitions: Iterable[str]) -> None:
+    """Make indexes again, in the transaction that *connection* is in."""
+    for definition in definitions:
+        connection.execute(definition.encode())

@@ -1,0 +1,349 @@
+"""How far each table of a subscription is synchronized, durable on the target.
+
+``spillway.tables`` has a row for each table, and its states are those of pg_subscription_rel::
+
+    i  init           known, nothing copied
+    d  data sync      rows are copied; what is durable is whole ranges, which the row counts
+    f  finished copy  all rows are there as of ``lsn``; the stream may be further by now
+    s  sync done      the table is the source's as of ``lsn``: changes from there on are the stream's
+    r  ready          the stream has passed ``lsn``: it is a table like any other
+
+``lsn`` divides transactions as the snapshot does: what has its commit record before it is in the table,
+and nothing else. So a transaction belongs to the stream when its *commit_lsn* (``final_lsn`` of pgoutput's
+Begin) is not before it.
+
+A row is changed in the target's transaction that it is about, so that state and rows can't differ,
+whichever process or server dies. What is in memory here follows the commit, never leads it.
+
+:class:`TableStates` is shared by the worker (:meth:`TableStates.should_apply`) and the threads that copy. Reading is
+without a lock: what readers see is replaced as a whole.
+
+Source: pg_subscription_rel.h (src/include/catalog), should_apply_changes_for_rel
+(src/backend/replication/logical/worker.c)
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+
+#: What whoever sets the target up runs.
+TABLES_SQL: Final = (
+    """CREATE TABLE IF NOT EXISTS spillway.tables (
+    subscription text NOT NULL,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    state "char" NOT NULL,
+    lsn pg_lsn,
+    snapshot text,
+    ranges text,
+    ranges_done int[] NOT NULL DEFAULT '{}',
+    is_ours boolean NOT NULL DEFAULT false,
+    dropped_indexes text[] NOT NULL DEFAULT '{}',
+    rows bigint NOT NULL DEFAULT 0,
+    bytes bigint NOT NULL DEFAULT 0,
+    bytes_total bigint,
+    error text,
+    started_at timestamptz,
+    ended_at timestamptz,
+    PRIMARY KEY (subscription, schema_name, table_name))""",
+)
+_LOAD: Final = """
+SELECT schema_name, table_name, state::text, lsn::text, snapshot, ranges, ranges_done, is_ours,
+       dropped_indexes, rows, bytes, bytes_total, error
+  FROM spillway.tables WHERE subscription = %s
+"""
+_DELETE: Final = """
+DELETE FROM spillway.tables WHERE subscription = %s AND schema_name = %s AND table_name = %s
+"""
+_STORE: Final = """
+UPDATE spillway.tables
+   SET state = %s, lsn = %s, snapshot = %s, ranges = %s, ranges_done = %s, is_ours = %s,
+       dropped_indexes = %s, rows = %s, bytes = %s, bytes_total = %s, error = nullif(%s, ''),
+       started_at = CASE WHEN %s THEN pg_catalog.clock_timestamp() ELSE started_at END,
+       ended_at = CASE WHEN %s THEN pg_catalog.clock_timestamp() END
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s
+"""
+_STORE_RANGE: Final = """
+UPDATE spillway.tables
+   SET ranges_done = ranges_done || %s::int, rows = rows + %s, bytes = bytes + %s
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s AND state = 'd'
+"""
+_READY: Final = """
+UPDATE spillway.tables SET state = 'r'
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s AND state = 's'
+"""
+
+#: A table's schema and name, on the source.
+TableName = tuple[str, str]
+
+
+class SyncState(StrEnum):
+    """pg_subscription_rel.srsubstate."""
+
+    INIT = "i"
+    DATA_SYNC = "d"
+    FINISHED_COPY = "f"
+    SYNC_DONE = "s"
+    READY = "r"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """Blocks [first, end) of a table of the source: what one COPY reads. Without an end: to the
+    table's; without both: however the table is read, a foreign one for instance.
+    """
+
+    schema: str
+    table: str
+    first: int | None
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A row of ``spillway.tables``; what is not said here is in the module's docstring."""
+
+    schema: str
+    table: str
+    state: SyncState = SyncState.INIT
+    lsn: int = 0
+    #: name and contents of the snapshot that the ranges are of, while they are copied
+    snapshot: tuple[str, str] | None = None
+    ranges: tuple[CopyRange, ...] = ()
+    #: places in :attr:`ranges` of those that are durable
+    ranges_done: frozenset[int] = frozenset()
+    #: the target's table was empty, so that what is in it is what was copied
+    is_ours: bool = False
+    #: what makes indexes that were dropped for the copy
+    dropped_indexes: tuple[str, ...] = ()
+    rows: int = 0
+    #: of COPY's data
+    bytes: int = 0
+    #: of the source's heap, about
+    bytes_total: int | None = None
+    #: why it does not go on, '' when it does
+    error: str = ""
+
+    @property
+    def key(self) -> TableName:
+        return self.schema, self.table
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Whether the stream writes the table."""
+        return self.state in (SyncState.SYNC_DONE, SyncState.READY)
+
+
+class TableStates:
+    """The tables of one subscription.
+
+    Methods that take a connection write in its transaction, or, when none is open on it, in one of
+    their own. :meth:`changed` tells the others, after the commit.
+
+    Args:
+        connection: to the target, which has ``spillway.tables``.
+        subscription: its name.
+    """
+
+    def __init__(self, connection: Connection, subscription: str) -> None:
+        self._subscription = subscription
+        self._lock = threading.Lock()
+        self._tables: Mapping[TableName, TableState] = {}
+        self._from: Mapping[TableName, int] = {}
+        #: a snapshot that is asked for will not be before this
+        self._held: int | None = None
+        self.load(connection)
+
+    def load(self, connection: Connection) -> None:
+        """Read them from the target."""
+        found = {}
+        for row in connection.execute(_LOAD, [self._subscription]).fetchall():
+            schema, table, state, lsn, snapshot, ranges, done, is_ours, indexes, *rest = row
+            rows, size, total, error = rest
+            found[schema, table] = TableState(
+                schema,
+                table,
+                SyncState(state),
+                int(Lsn.parse(lsn)) if lsn else 0,
+                None if snapshot is None else tuple(json.loads(snapshot)),
+                tuple(CopyRange(*one) for one in json.loads(ranges or "[]")),
+                frozenset(done),
+                is_ours,
+                tuple(indexes),
+                rows,
+                size,
+                total,
+                error or "",
+            )
+        with self._lock:
+            self._replace_locked(found)
+
+    # --- for the worker and the writers -------------------------------------------------------
+
+    def applies_from(self, schema: str, table: str) -> int | None:
+        """Return the LSN from which transactions' changes of a table are the stream's; None when
+        none are yet, or the table is not one of the subscription's. Names are the source's.
+        """
+        return self._from.get((schema, table))
+
+    def should_apply(self, schema: str, table: str, commit_lsn: int) -> bool:
+        """Say whether the stream writes a table's changes of a transaction.
+
+        Args:
+            schema: on the source.
+            table: on the source.
+            commit_lsn: start of the commit record (``final_lsn`` of Begin).
+        """
+        since = self._from.get((schema, table))
+        return since is not None and commit_lsn >= since
+
+    @property
+    def are_all_ready(self) -> bool:
+        """Whether :meth:`should_apply` is true for every table, whatever the LSN."""
+        return all(table.state == SyncState.READY for table in self._tables.values())
+
+    def hold_lsn(self) -> int | None:
+        """Return the LSN beyond which the slot may not be confirmed: a table that was copied as of
+        it has yet to catch up. None when there is none.
+        """
+        with self._lock:
+            of = [
+                table.lsn
+                for table in self._tables.values()
+                if table.lsn and table.state in (SyncState.DATA_SYNC, SyncState.FINISHED_COPY)
+            ]
+            return min([*of, *(() if self._held is None else (self._held,))], default=None)
+
+    def all(self) -> Mapping[TableName, TableState]:
+        """Return them as they are now; the mapping does not change."""
+        return self._tables
+
+    # --- for those that copy ------------------------------------------------------------------
+
+    def hold(self, lsn: int | None) -> None:
+        """Say that a snapshot is asked for, which will not be before *lsn*; None: it is no more."""
+        with self._lock:
+            self._held = lsn
+
+    def add(self, connection: Connection, tables: Iterable[TableName]) -> list[TableState]:
+        """Add tables that are not known yet, as init; return them: for :meth:`changed`, after the
+        commit.
+        """
+        new = [TableState(*key) for key in tables if key not in self._tables]
+        for table in new:
+            connection.execute(
+                "INSERT INTO spillway.tables (subscription, schema_name, table_name, state)"
+                " VALUES (%s, %s, %s, 'i')",
+                [self._subscription, table.schema, table.table],
+            )
+        return new
+
+    def forget(self, connection: Connection, tables: Iterable[TableName]) -> None:
+        """Remove tables that are not the subscription's any more; their rows stay. For
+        :meth:`forgotten`, after the commit.
+        """
+        for key in tables:
+            connection.execute(_DELETE, [self._subscription, *key])
+
+    def forgotten(self, tables: Iterable[TableName]) -> None:
+        """Make known that tables were removed."""
+        gone = set(tables)
+        with self._lock:
+            self._replace_locked({k: v for k, v in self._tables.items() if k not in gone})
+
+    def store(self, connection: Connection, table: TableState) -> None:
+        """Write a table's row, but for its ranges' progress (:meth:`store_range`)."""
+        connection.execute(
+            _STORE,
+            [
+                table.state.value,
+                str(Lsn(table.lsn)) if table.lsn else None,
+                None if table.snapshot is None else json.dumps(table.snapshot),
+                json.dumps([[r.schema, r.table, r.first, r.end] for r in table.ranges]),
+                sorted(table.ranges_done),
+                table.is_ours,
+                list(table.dropped_indexes),
+                table.rows,
+                table.bytes,
+                table.bytes_total,
+                table.error,
+                table.state == SyncState.DATA_SYNC and not table.ranges_done,
+                table.state not in (SyncState.INIT, SyncState.DATA_SYNC),
+                self._subscription,
+                *table.key,
+            ],
+        )
+
+    def store_range(
+        self, connection: Connection, table: TableName, place: int, rows: int, size: int
+    ) -> None:
+        """Write that a range is durable with the transaction that *connection* is in: who reads it
+        finds it only whole. Waits for others that write the same table's row, until they commit.
+        """
+        connection.execute(
+            _STORE_RANGE,
+            [place, rows, size, self._subscription, *table],
+        )
+
+    def changed(self, *tables: TableState) -> None:
+        """Make what was committed known to the others."""
+        with self._lock:
+            self._replace_locked({**self._tables, **{table.key: table for table in tables}})
+
+    def range_changed(self, table: TableName, place: int, rows: int, size: int) -> TableState:
+        """Make a range that was committed known; return the table."""
+        with self._lock:
+            now = self._tables[table]
+            now = replace(
+                now,
+                ranges_done=now.ranges_done | {place},
+                rows=now.rows + rows,
+                bytes=now.bytes + size,
+            )
+            self._replace_locked({**self._tables, table: now})
+        return now
+
+    def pass_by(self, connection: Connection, position: int) -> Sequence[TableState]:
+        """Make those tables ready whose ``lsn`` the stream has passed; return them. In the
+        transaction of *connection*: call :meth:`changed` with them after its commit.
+
+        Args:
+            connection: to the target.
+            position: every transaction with its commit record before it is applied.
+        """
+        passed = [
+            replace(table, state=SyncState.READY)
+            for table in self._tables.values()
+            if table.state == SyncState.SYNC_DONE and table.lsn <= position
+        ]
+        for table in passed:
+            connection.execute(
+                _READY,
+                [self._subscription, *table.key],
+            )
+        return passed
+
+    def _replace_locked(self, tables: Mapping[TableName, TableState]) -> None:
+        self._tables = tables
+        self._from = {
+            key: 0 if table.state == SyncState.READY else table.lsn
+            for key, table in tables.items()
+            if table.is_synchronized
+        }

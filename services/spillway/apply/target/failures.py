@@ -1,0 +1,114 @@
+"""What a failure of the target means: libpq's error to a typed one.
+
+A statement's error has a SQLSTATE, which decides. A refused connection is text only, which is read
+as a source's is (:mod:`spillway.receiver.connect_errors`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import (
+    SourceAuthFailed,
+    SourceNotPermitted,
+    SpillwayError,
+    TargetAuthFailed,
+    TargetConnectionsExhausted,
+    TargetDiskFull,
+    TargetError,
+    TargetNotPermitted,
+    TargetReadOnly,
+    TargetRefused,
+    TargetSerialization,
+    TargetUnavailable,
+)
+from spillway.receiver.connect_errors import connect_error
+from spillway.receiver.conninfo import parse_dsn, redact
+
+if TYPE_CHECKING:
+    import psycopg
+
+_COMES_BACK: Final = (
+    "It is tried again. If it lasts: check that the server runs and can be reached from here."
+)
+#: By the SQLSTATE, or its class of two characters.
+_KINDS: Final[dict[str, tuple[type[TargetError], str]]] = {
+    "08": (TargetUnavailable, _COMES_BACK),
+    "57P01": (TargetUnavailable, _COMES_BACK),
+    "57P02": (TargetUnavailable, _COMES_BACK),
+    "57P03": (TargetUnavailable, _COMES_BACK),
+    "57P05": (TargetUnavailable, _COMES_BACK),
+    "53300": (
+        TargetConnectionsExhausted,
+        "Raise max_connections of the target or the role's CONNECTION LIMIT, or end sessions.",
+    ),
+    "53100": (
+        TargetDiskFull,
+        "Make room on the target's disk; it is tried again, and nothing is lost meanwhile.",
+    ),
+    "25006": (
+        TargetReadOnly,
+        "Point the subscription's DSN at the primary; see SHOW default_transaction_read_only.",
+    ),
+    "28P01": (TargetAuthFailed, "Check user and password in the target's DSN."),
+    "28000": (TargetNotPermitted, "Check the target's pg_hba.conf, and that the role may log in."),
+    "42501": (
+        TargetNotPermitted,
+        "Grant the right that is named to the subscription's role, as the object's owner.",
+    ),
+    "40001": (TargetSerialization, "It is tried again."),
+    "40P01": (TargetSerialization, "It is tried again."),
+    "55P03": (TargetSerialization, "It is tried again."),
+}
+_EXHAUSTED: Final = re.compile(
+    r"too many clients|remaining connection slots|too many connections for"
+)
+
+
+def from_postgres(error: psycopg.Error, what: str, dsn: str = "") -> SpillwayError:
+    """Make the typed error of what a statement on the target failed with.
+
+    Args:
+        error: psycopg's.
+        what: what was being done, as the message begins: ``table "s.t" can't be copied``.
+        dsn: of the target, whose secrets are masked should the server repeat them.
+    """
+    state = error.sqlstate
+    if state is None:
+        state = "08006"
+    kind, hint = _KINDS.get(state) or _KINDS.get(state[:2]) or (TargetRefused, "")
+    diagnosis = error.diag
+    text = diagnosis.message_primary or str(error) or "the connection is lost"
+    if dsn:
+        text = redact(text, dsn)
+    text = " ".join(text.split())
+    if diagnosis.message_detail:
+        text += f" ({' '.join(diagnosis.message_detail.split())})"
+    if not hint:
+        hint = diagnosis.message_hint or "The target's log says more."
+    details = {
+        "sqlstate": state,
+        "schema": diagnosis.schema_name,
+        "table": diagnosis.table_name,
+        "constraint": diagnosis.constraint_name,
+    }
+    return kind(
+        f"{what}: {text}", hint=hint, **{name: value for name, value in details.items() if value}
+    )
+
+
+def from_connecting(error: psycopg.Error, dsn: str) -> TargetError:
+    """Make the typed error of a connection that did not come about."""
+    pgconn = error.pgconn
+    rejected = pgconn is not None and bool(pgconn.used_password)
+    told = connect_error(str(error), dsn, parse_dsn(dsn), password_rejected=rejected)
+    message = told.message.replace("connect to the source at", "connect to the target at")
+    if _EXHAUSTED.search(message):
+        return TargetConnectionsExhausted(message, hint=_KINDS["53300"][1], **told.details)
+    kind: type[TargetError] = TargetUnavailable
+    if isinstance(told, SourceAuthFailed):
+        kind = TargetAuthFailed
+    elif isinstance(told, SourceNotPermitted):
+        kind = TargetNotPermitted
+    return kind(message, hint=told.hint, **told.details)

@@ -1,0 +1,114 @@
+"""What a subscription leaves on a target when it is dropped: nothing but the rows of its tables.
+
+Its rows in the schema ``spillway`` are deleted; tables of that schema that are empty then, and the
+schema itself when nothing is left in it, are dropped if the role may. Its replication origins are
+dropped when the sessions that had them are gone, which is waited for a little.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from spillway.apply.target.connection import connect_target
+from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.own_schema import SCHEMA
+from spillway.receiver.connect_errors import quote_identifier
+
+if TYPE_CHECKING:
+    from spillway.apply.target.session import TargetPlan
+
+_WAIT_S: Final = 15.0
+_PAUSE_S: Final = 0.2
+
+
+def forget_subscription(plan: TargetPlan) -> None:
+    """Remove what the subscription keeps. What another one of its name keeps stays.
+
+    Raises:
+        TargetError: the target can't be reached, or the role may not.
+    """
+    with connect_target(plan.dsn, f"spillway subscription {plan.subscription}") as connection:
+        try:
+            tables = _tables(connection)
+            if "progress" not in tables:
+                return
+            row = connection.execute(
+                "SELECT identity FROM spillway.progress WHERE subscription = %s",
+                [plan.subscription],
+            ).fetchone()
+            if row is not None and row[0] != plan.identity:
+                return
+            _drop_origins(connection, plan.origin)
+            with connection.transaction():
+                for table in tables:
+                    connection.execute(
+                        f"DELETE FROM spillway.{quote_identifier(table)}"  # noqa: S608 - quoted
+                        " WHERE subscription = %s",
+                        [plan.subscription],
+                    )
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                _drop_what_is_empty(connection, tables)
+        except psycopg.Error as error:
+            raise from_postgres(
+                error, "what the subscription keeps on the target can't be removed", plan.dsn
+            ) from error
+
+
+def _tables(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return the tables of the schema that have rows by subscription."""
+    return [
+        name
+        for (name,) in connection.execute(
+            "SELECT c.relname::text FROM pg_catalog.pg_class c"
+            " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+            " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname = 'subscription'"
+            " WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY 1",
+            [SCHEMA],
+        )
+    ]
+
+
+def _drop_origins(connection: psycopg.Connection[Any], origin: str) -> None:
+    pattern = origin.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
+    names = [
+        name
+        for (name,) in connection.execute(
+            "SELECT roname FROM pg_catalog.pg_replication_origin"
+            " WHERE roname = %s OR roname LIKE %s",
+            [origin, f"{pattern}\\_%"],
+        )
+    ]
+    deadline = time.monotonic() + _WAIT_S
+    for name in names:
+        while True:
+            try:
+                connection.execute("SELECT pg_catalog.pg_replication_origin_drop(%s)", [name])
+                break
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+
+
+def _drop_what_is_empty(connection: psycopg.Connection[Any], tables: list[str]) -> None:
+    with connection.transaction():
+        # Another subscription that is about to use them has to wait, and makes them again.
+        for table in tables:
+            name = f"spillway.{quote_identifier(table)}"
+            connection.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+            left = connection.execute(f"SELECT FROM {name} LIMIT 1")
+            if left.fetchall():
+                return
+        for table in tables:
+            connection.execute(f"DROP TABLE spillway.{quote_identifier(table)}")
+        left = connection.execute(
+            "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
+            " ON n.oid = c.relnamespace WHERE n.nspname = %s",
+            [SCHEMA],
+        )
+        if not left.fetchall():
+            connection.execute("DROP SCHEMA IF EXISTS spillway RESTRICT")

@@ -1,0 +1,462 @@
+"""The session that applies: its transactions, each with the position in its own commit, and what of
+them is durable.
+
+The position is a row of ``spillway.progress`` that the same transaction updates. Where the role
+may, the session has a replication origin as well, as PostgreSQL's apply worker: rows and commits
+carry it, with the position and the time of the source's commit, which is what conflicts and
+subscriptions that go the other way look at. An origin's own position is not believed: PostgreSQL 18
+moves it when a transaction is rolled back, too, once it is set up, so a COMMIT that fails would
+lose what it had.
+
+Commits don't wait for the disk (``synchronous_commit`` off, by default). So that the slot never
+moves past what a crash of the target could take away, each commit leaves a pair (LSN at the source,
+LSN in the target's WAL just after it), and :meth:`TargetSession.flushed` says which pairs the
+target's flush has passed. ::
+
+    begin ─▶ statements ─▶ commit(head) ─▶ pair ─▶ flushed() ─▶ the slot may be confirmed
+                │ fails
+                └▶ rollback: the origin's position of the transaction is forgotten, too
+
+A session-level advisory lock, (:data:`LOCK_CLASS`, crc32 of the subscription's name), keeps a
+second program of the subscription out for as long as the session lives.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Protocol
+
+import psycopg
+from psycopg import pq
+
+from spillway.apply.target.connection import connect_target
+from spillway.apply.target.facts import ORIGIN_FUNCTIONS, TargetFacts, ask
+from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.own_schema import PROGRESS_SQL, prepare_schema
+from spillway.errors import TargetInUse, TargetNotPermitted
+from spillway.pg.lsn import Lsn
+from spillway.receiver.connect_errors import quote_identifier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+#: "SPIL": the first key of the advisory lock
+LOCK_CLASS: Final = 0x5350494C
+#: A backend whose client was killed notices that when it next reads or writes.
+_LOCK_WAIT_S: Final = 15.0
+_LOCK_PAUSE_S: Final = 0.25
+#: A commit that is not flushed by then is flushed by us: the target's own WAL may end just short of
+#: it until somebody writes again.
+_FLUSH_AFTER_S: Final = 1.0
+_INSERT_LSN: Final = b"SELECT pg_catalog.pg_current_wal_insert_lsn()"
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_OK: Final = frozenset({pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK})
+
+
+class Head(Protocol):
+    """What a commit needs to know of the last source transaction in it."""
+
+    @property
+    def end_lsn(self) -> int:
+        """Where the stream goes on after it."""
+
+    @property
+    def commit_time(self) -> int:
+        """Microseconds since 2000-01-01 00:00 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPlan:
+    """Whom a session is for, and where."""
+
+    subscription: str
+    #: of this subscription and no other that ever had its name: hexadecimal
+    identity: str
+    dsn: str = field(repr=False)
+    synchronous_commit: str = "off"
+    #: ``CREATE TABLE IF NOT EXISTS spillway.…`` of other rooms
+    own_tables: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """The name of its replication origin; other origins of ours begin with it."""
+        return f"spillway_{self.subscription}_{self.identity[:8]}"
+
+    @property
+    def lock(self) -> tuple[int, int]:
+        """The keys of its advisory lock."""
+        crc = zlib.crc32(self.subscription.encode())
+        return LOCK_CLASS, crc - (1 << 32) if crc >> 31 else crc
+
+
+class TargetSession:
+    """A connection of its own; used by one thread."""
+
+    def __init__(self, plan: TargetPlan, *, is_beside: bool = False) -> None:
+        """Connect, prepare the schema, take the lock, and find where to go on.
+
+        A session that is beside the one that applies does nothing of that but to connect, has no
+        position, and marks nothing with the origin.
+
+        Raises:
+            TargetError: its subclass says why not.
+        """
+        self.plan = plan
+        self.subscription = plan.subscription
+        self.connection = connect_target(
+            plan.dsn,
+            f"spillway subscription {plan.subscription}",
+            {"synchronous_commit": plan.synchronous_commit},
+        )
+        self._pgconn = self.connection.pgconn
+        #: (LSN at the source, the target's LSN that must be flushed, when it was committed)
+        self._pending: deque[tuple[int, int, float]] = deque()
+        self._flushed = Lsn(0)
+        self._local_lsn = 0
+        #: whether triggers and foreign keys rest, as for PostgreSQL's worker
+        self.may_replicate_role = False
+        #: whether rows and commits carry a replication origin
+        self.uses_origin = False
+        #: the stream begins here; every transaction that ends before is on the target
+        self.position = Lsn(0)
+        try:
+            self.facts: TargetFacts = ask(self.connection)
+            self.facts.check_writable()
+            self.may_replicate_role = self._replicate_role()
+            if not is_beside:
+                self._lock()
+                prepare_schema(self.connection, (PROGRESS_SQL, *plan.own_tables))
+                self._find_position()
+        except psycopg.Error as error:
+            self.close()
+            raise from_postgres(error, "the target can't be prepared", plan.dsn) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def major(self) -> int:
+        """The target's PostgreSQL."""
+        return self.facts.major
+
+    @property
+    def dsn(self) -> str:
+        """The target's connection string, password and all."""
+        return self.plan.dsn
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, failed or not."""
+        return self._pgconn.transaction_status not in (
+            pq.TransactionStatus.IDLE,
+            pq.TransactionStatus.UNKNOWN,
+        )
+
+    def close(self) -> None:
+        """End the session; what is open is rolled back."""
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- transactions -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a transaction.
+
+        Raises:
+            psycopg.Error: the connection is gone.
+        """
+        self._run(b"BEGIN")
+
+    def commit(self, head: Head) -> None:
+        """Commit what is open, with *head*'s position.
+
+        Raises:
+            psycopg.Error: it is not committed, or, when the connection broke, perhaps not.
+        """
+        result = self._run(self.commit_statements(head))
+        self.committed(head, _lsn(result))
+
+    def commit_statements(self, head: Head) -> bytes:
+        """Return :meth:`commit`'s statements for the simple protocol; the last gives the LSN that
+        :meth:`committed` takes.
+        """
+        # An LSN, a time and a quoted name.
+        update = "UPDATE spillway.progress SET remote_lsn = '{}', commit_time = '{}' WHERE {}; "
+        position = update.format(
+            Lsn(head.end_lsn), _time(head), f"subscription = {self._literal()}"
+        ).encode()
+        return position + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
+
+    def prepare(self, head: Head, gid: str) -> None:
+        """PREPARE TRANSACTION what is open, and then keep *head*'s position: a row in the prepared
+        transaction would stay locked. One that comes again is told by its *gid*.
+
+        Raises:
+            psycopg.Error: as for commit.
+        """
+        literal = pq.Escaping(self._pgconn).escape_literal(gid.encode())
+        self._run(self._xact_setup(head) + b"PREPARE TRANSACTION " + literal)
+        self.record(head)
+
+    def finish_prepared(self, head: Head, gid: str, *, commit: bool) -> None:
+        """COMMIT PREPARED or ROLLBACK PREPARED *gid*, and then keep *head*'s position.
+
+        Raises:
+            psycopg.Error: as for commit; UndefinedObject: there is no such prepared transaction.
+        """
+        literal = pq.Escaping(self._pgconn).escape_literal(gid.encode())
+        statement = (b"COMMIT" if commit else b"ROLLBACK") + b" PREPARED " + literal
+        if self.uses_origin:
+            self._run(self._xact_setup(head))
+        # It may not stand in one string with others.
+        self._run(statement)
+        self.record(head)
+
+    def record(self, head: Head) -> None:
+        """Keep *head*'s position in a transaction of its own.
+
+        Raises:
+            psycopg.Error: as for commit.
+        """
+        self.begin()
+        self.commit(head)
+
+    def committed(self, head: Head, local_lsn: int) -> None:
+        """Hear that a transaction with *head*'s position is committed, and that the target's WAL
+        ended at *local_lsn* after that.
+        """
+        self._local_lsn = local_lsn
+        self.position = Lsn(head.end_lsn)
+        self._pending.append((head.end_lsn, local_lsn, time.monotonic()))
+
+    def passed(self, end_lsn: int) -> None:
+        """Hear that nothing before *end_lsn* is left to write, and nothing was written for it."""
+        self.position = max(self.position, Lsn(end_lsn))
+        if self._pending:
+            self._pending.append((end_lsn, self._local_lsn, self._pending[-1][2]))
+        else:
+            self._flushed = max(self._flushed, Lsn(end_lsn))
+
+    def rollback(self) -> None:
+        """Roll back what is open, and forget what was set up for its commit.
+
+        Raises:
+            psycopg.Error: the connection is gone.
+        """
+        if self.in_transaction:
+            self._run(b"ROLLBACK")
+        if self.uses_origin:
+            # It is the session's, not the transaction's: the next commit would have it.
+            self._run(b"SELECT pg_catalog.pg_replication_origin_xact_reset()")
+
+    # -- what is durable ----------------------------------------------------------------------
+
+    @property
+    def flushed_lsn(self) -> Lsn:
+        """What :meth:`flushed` last returned."""
+        return self._flushed
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether :meth:`flushed` has something to ask for."""
+        return bool(self._pending)
+
+    def flushed(self) -> Lsn:
+        """Return up to where at the source everything is durable on the target; call it between
+        transactions.
+
+        Raises:
+            psycopg.Error: the connection is gone.
+        """
+        if not self._pending:
+            return self._flushed
+        if time.monotonic() - self._pending[0][2] >= _FLUSH_AFTER_S:
+            self._flush()
+        local_lsn = _lsn(self._run(b"SELECT pg_catalog.pg_current_wal_flush_lsn()"))
+        while self._pending and self._pending[0][1] <= local_lsn:
+            self._flushed = max(self._flushed, Lsn(self._pending.popleft()[0]))
+        return self._flushed
+
+    def flush(self) -> Lsn:
+        """Have everything durable, and return :meth:`flushed`.
+
+        Raises:
+            psycopg.Error: the connection is gone.
+        """
+        if self._pending:
+            self._flush()
+        return self._flushed
+
+    def _flush(self) -> None:
+        """Have the target flush what was committed, by a commit that waits for it."""
+        self._run(
+            b"BEGIN; SET LOCAL synchronous_commit TO local;"
+            # Without an xid there is no commit record.
+            b" SELECT pg_catalog.pg_current_xact_id(); COMMIT"
+        )
+        self._flushed = max(self._flushed, Lsn(self._pending[-1][0]))
+        self._pending.clear()
+
+    # -- the position -------------------------------------------------------------------------
+
+    def _xact_setup(self, head: Head) -> bytes:
+        if not self.uses_origin:
+            return b""
+        return (
+            "SELECT pg_catalog.pg_replication_origin_xact_setup("
+            f"'{Lsn(head.end_lsn)}', '{_time(head)}'); "
+        ).encode()
+
+    def _literal(self) -> str:
+        # [a-z0-9_]{1,63}, as subscriptions are named; quoted all the same.
+        return "'" + self.subscription.replace("'", "''") + "'"
+
+    def _find_position(self) -> None:
+        plan = self.plan
+        with self.connection.transaction():
+            row = self.connection.execute(
+                "SELECT identity, origin, remote_lsn::text FROM spillway.progress"
+                " WHERE subscription = %s",
+                [plan.subscription],
+            ).fetchone()
+            if row is None:
+                self.connection.execute(
+                    "INSERT INTO spillway.progress (subscription, identity) VALUES (%s, %s)",
+                    [plan.subscription, plan.identity],
+                )
+                row = plan.identity, None, "0/0"
+        identity, origin, remote_lsn = row
+        if identity != plan.identity:
+            raise TargetInUse(
+                f'the target keeps the position of another subscription "{plan.subscription}"',
+                hint="Give this one another name. If the other one is gone for good, remove what "
+                "it left, in the target's database: "
+                + forget_sql(plan.subscription, origin, ("progress",)),
+                subscription=plan.subscription,
+            )
+        self.position = self._flushed = Lsn.parse(remote_lsn)
+        if origin is None and self.facts.may_use_origins:
+            origin = plan.origin
+            with self.connection.transaction():
+                self.connection.execute(
+                    "SELECT pg_catalog.pg_replication_origin_create(%s)", [origin]
+                )
+                self.connection.execute(
+                    "UPDATE spillway.progress SET origin = %s WHERE subscription = %s",
+                    [origin, plan.subscription],
+                )
+        if origin is not None:
+            self._use_origin(origin)
+
+    def _use_origin(self, origin: str) -> None:
+        if not self.facts.may_use_origins:
+            raise TargetNotPermitted(
+                f"the subscription has the replication origin {origin}, which the role "
+                f"{self.facts.role} may not use any more",
+                hint="As a superuser of the target: " + grant_origins_sql(self.facts.role),
+            )
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                self.connection.execute(
+                    "SELECT pg_catalog.pg_replication_origin_session_setup(%s)", [origin]
+                )
+                break
+            except psycopg.errors.ObjectInUse as error:
+                if time.monotonic() >= deadline:
+                    raise TargetInUse(
+                        f"another session uses the replication origin {origin}: "
+                        f"{error.diag.message_primary}",
+                        hint="End that session, or the program that it is of.",
+                        subscription=self.subscription,
+                    ) from error
+                time.sleep(_LOCK_PAUSE_S)
+        self.uses_origin = True
+
+    # -- small things -------------------------------------------------------------------------
+
+    def _replicate_role(self) -> bool:
+        """Have triggers and foreign keys rest, as for PostgreSQL's worker, if the role may."""
+        try:
+            self.connection.execute("SET session_replication_role = replica")
+        except psycopg.errors.InsufficientPrivilege:
+            return False
+        return True
+
+    def _lock(self) -> None:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        keys = list(self.plan.lock)
+        while True:
+            row = self.connection.execute(
+                "SELECT pg_catalog.pg_try_advisory_lock(%s::int, %s::int)", keys
+            ).fetchone()
+            if row is not None and row[0]:
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_LOCK_PAUSE_S)
+        holder = self.connection.execute(
+            "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND database = (SELECT oid FROM pg_catalog.pg_database"
+            " WHERE datname = current_database())"
+            " AND classid = %s::bigint::oid AND objid = %s::bigint::oid AND objsubid = 2",
+            [keys[0], keys[1] % (1 << 32)],
+        ).fetchone()
+        pid = None if holder is None else holder[0]
+        raise TargetInUse(
+            f'another program applies the subscription "{self.subscription}": it holds its '
+            f"advisory lock on the target (PID {pid} there)",
+            hint="End that program. If it is gone, so is its session soon; at once by SELECT "
+            f"pg_terminate_backend({pid});",
+            subscription=self.subscription,
+        )
+
+    def _run(self, statements: bytes) -> pq.abc.PGresult:
+        """Run statements by the simple protocol and return the last one's result."""
+        result = self._pgconn.exec_(statements)
+        if result.status not in _OK:
+            raise psycopg.errors.error_from_result(result)
+        return result
+
+
+def forget_sql(subscription: str, origin: str | None, tables: Sequence[str]) -> str:
+    """Return what removes everything that a subscription keeps on a target, but its rows."""
+    literal = "'" + subscription.replace("'", "''") + "'"
+    statements = []
+    if origin is not None:
+        name = "'" + origin.replace("'", "''") + "'"
+        statements.append(f"SELECT pg_replication_origin_drop({name});")
+    delete = "DELETE FROM spillway.{} WHERE subscription = {};"
+    statements += [delete.format(name, literal) for name in tables]
+    return " ".join(statements)
+
+
+def grant_origins_sql(role: str) -> str:
+    """Return what lets *role* keep positions in replication origins, from PostgreSQL 14 on."""
+    functions = ", ".join(f"pg_catalog.{function}" for function in ORIGIN_FUNCTIONS)
+    return f"GRANT EXECUTE ON FUNCTION {functions} TO {quote_identifier(role)};"
+
+
+def _lsn(result: pq.abc.PGresult) -> Lsn:
+    value = result.get_value(0, 0)
+    return Lsn.parse((value or b"0/0").decode())
+
+
+def _time(head: Head) -> str:
+    return (_EPOCH + timedelta(microseconds=head.commit_time)).isoformat(sep=" ")

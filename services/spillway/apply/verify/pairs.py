@@ -1,0 +1,267 @@
+"""A table of the source and the one of the target that it is replicated into, as rows that can be
+compared: by buckets, and by keys.
+
+Values are compared as texts, as both servers print them under the same settings: what pgoutput
+sends is such a text, too. Columns of the target that the source does not send don't count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import sql
+
+from spillway.consumer.row_checksums import RowTexts, printed
+from spillway.consumer.row_differences import Difference, by_key, differences
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spillway.apply.sync.published import PublishedTable
+    from spillway.apply.tables.matched import MatchedTable
+
+Connection = psycopg.Connection[Any]
+#: the texts of a key's columns
+Key = tuple[str | None, ...]
+
+#: How both sides print values.
+PRINTED: Final = {
+    "search_path": "",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "lc_monetary": "C",
+}
+_BUCKETS_AT_ONCE: Final = 16
+
+
+def print_alike(connection: Connection) -> None:
+    """Have a session print values as the other side's does."""
+    connection.execute(
+        "SELECT pg_catalog.set_config(w.name, w.value, false)"
+        " FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[]))"
+        " w(name, value)",
+        [list(PRINTED), list(PRINTED.values())],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What comparing a table by buckets found; ``more``: there is what was not looked for."""
+
+    source_rows: int
+    target_rows: int
+    differences: list[Difference]
+    more: bool
+
+
+class TablePair:
+    """A table on both sides.
+
+    Args:
+        published: the source's, as it is published.
+        matched: the target's table.
+        source_types: the source's types of the key's columns, as SQL has them there.
+    """
+
+    def __init__(
+        self, published: PublishedTable, matched: MatchedTable, source_types: Mapping[str, str]
+    ) -> None:
+        relation = published.relation
+        self.matched = matched
+        self.name = f"{relation.schema}.{relation.name}"
+        self.columns = tuple(column.name for column in relation.columns)
+        is_keyed = matched.find == "key"
+        #: the columns that tell rows apart; () where whole rows do
+        self.key = tuple(k.column.name for k in matched.key) if is_keyed else ()
+        self._source = sql.SQL("{}{}").format(
+            sql.SQL("" if published.kind == "p" else "ONLY "),
+            sql.Identifier(relation.schema, relation.name),
+        )
+        filters = [sql.SQL(f"({one})") for one in published.filters]  # the server wrote it
+        #: which of the source's rows are published
+        self._where = (
+            sql.SQL(" WHERE {}").format(sql.SQL(" OR ").join(filters)) if filters else None
+        )
+        self._target = sql.SQL("{}{}").format(
+            sql.SQL("" if matched.kind == "p" else "ONLY "),
+            sql.Identifier(matched.schema, matched.name),
+        )
+        self._texts = {name: printed(sql.Identifier(name)) for name in self.columns}
+        self._source_types = [source_types[name] for name in self.key]
+        self._target_types = [k.column.type_name for k in matched.key] if is_keyed else []
+        self._equals = [k.equals for k in matched.key] if is_keyed else []
+
+    # ---- all rows
+
+    def compare(self, source: Connection, target: Connection, limit: int) -> Found:
+        """Compare all rows, and look for *limit* differences.
+
+        Both sessions are in a transaction with a snapshot. In memory are the rows of a few buckets.
+        """
+        left = RowTexts(self._published(self._source), self._texts, self.key)
+        right = RowTexts(self._target, self._texts, self.key)
+        at_source, at_target = left.buckets(source), right.buckets(target)
+        differing = sorted(
+            b for b in at_source.keys() | at_target.keys() if at_source.get(b) != at_target.get(b)
+        )
+        found: list[Difference] = []
+        more = False
+        for at in range(0, len(differing), _BUCKETS_AT_ONCE):
+            if len(found) >= limit:
+                more = True
+                break
+            some = differing[at : at + _BUCKETS_AT_ONCE]
+            ours, theirs = by_key(left.rows(source, some)), by_key(right.rows(target, some))
+            for key in sorted(ours.keys() | theirs.keys()):
+                found += differences(
+                    key,
+                    ours.get(key, []),
+                    theirs.get(key, []),
+                    self.columns,
+                    keyed=bool(self.key),
+                    other="target",
+                )
+        return Found(
+            sum(bucket.rows for bucket in at_source.values()),
+            sum(bucket.rows for bucket in at_target.values()),
+            found[:limit],
+            more or len(found) > limit,
+        )
+
+    # ---- rows by key
+
+    def source_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
+        """Return the source's rows of *keys*, by their keys' texts."""
+        chosen = self._published(self._chosen(self._source, self._source_types, keys))
+        return dict(by_key(RowTexts(chosen, self._texts, self.key).all_rows(connection)))
+
+    def target_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
+        """Return the target's rows of *keys*, by their keys' texts."""
+        chosen = self._chosen(self._target, self._target_types, keys)
+        return dict(by_key(RowTexts(chosen, self._texts, self.key).all_rows(connection)))
+
+    def source_versions(self, connection: Connection, keys: Sequence[Key]) -> dict[str, str]:
+        """Return which versions of the source's rows of *keys* the session sees: another one after
+        whatever was written to a row.
+        """
+        chosen = self._published(self._chosen(self._source, self._source_types, keys))
+        statement = sql.SQL(
+            "SELECT {key}, string_agg(t.xmin::text || ' ' || t.ctid::text, ',' ORDER BY t.ctid)"
+            " FROM {rows} GROUP BY 1"
+        ).format(key=RowTexts(chosen, self._texts, self.key).key, rows=chosen)
+        return dict(connection.execute(statement).fetchall())
+
+    def key_text(self, key: Key) -> str:
+        """Return a key's text, as the other methods name it."""
+        return "".join("-" if value is None else f"{len(value)}:{value}" for value in key)
+
+    # ---- what repair does on the target
+
+    def lock_target_rows(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Keep others from writing to the target's rows of *keys* until the transaction's end."""
+        chosen = self._chosen(self._target, self._target_types, keys)
+        connection.execute(sql.SQL("SELECT FROM {} FOR UPDATE OF t").format(chosen))
+
+    def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Delete the target's rows of *keys*."""
+        statement = sql.SQL("DELETE FROM {} AS t USING {} WHERE {}").format(
+            self._target, self._listed(keys), self._is_key(self._target_types)
+        )
+        connection.execute(statement)
+
+    def insert(self, connection: Connection, rows: Sequence[Sequence[str | None]]) -> None:
+        """Insert rows, given by their columns' texts."""
+        statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
+            sql.Identifier(self.matched.schema, self.matched.name),
+            sql.SQL(", ").join(map(sql.Identifier, self.columns)),
+            sql.SQL(", ").join(self._values()),
+            self._values_listed(rows),
+        )
+        connection.execute(statement)
+
+    def update(self, connection: Connection, rows: Sequence[Sequence[str | None]]) -> None:
+        """Give the target's rows of the same keys these texts."""
+        settable = [
+            sql.SQL("{} = {}").format(sql.Identifier(name), value)
+            for name, value, column in zip(
+                self.columns, self._values(), self.matched.columns, strict=True
+            )
+            if name not in self.key and column.identity != "a"
+        ]
+        if not settable:
+            return
+        places = [self.columns.index(name) for name in self.key]
+        is_key = sql.SQL(" AND ").join(
+            sql.SQL("t.{} {} v.{}::{}").format(
+                sql.Identifier(name),
+                sql.SQL(equals),
+                sql.Identifier(f"v{place}"),
+                sql.SQL(type_name),
+            )
+            for name, place, equals, type_name in zip(
+                self.key, places, self._equals, self._target_types, strict=True
+            )
+        )
+        statement = sql.SQL("UPDATE {} AS t SET {} FROM {} WHERE {}").format(
+            self._target, sql.SQL(", ").join(settable), self._values_listed(rows), is_key
+        )
+        connection.execute(statement)
+
+    # ---- SQL
+
+    def _published(self, rows: sql.Composed) -> sql.Composed:
+        return rows if self._where is None else rows + self._where
+
+    def _chosen(
+        self, relation: sql.Composable, types: Sequence[str], keys: Sequence[Key]
+    ) -> sql.Composed:
+        """The relation's rows of *keys*, behind FROM."""
+        return sql.SQL("{} AS t JOIN {} ON {}").format(
+            relation, self._listed(keys), self._is_key(types)
+        )
+
+    def _listed(self, keys: Sequence[Key]) -> sql.Composed:
+        lists = [list(values) for values in zip(*keys, strict=True)]
+        return sql.SQL("ROWS FROM ({}) AS wanted ({})").format(
+            sql.SQL(", ").join(
+                sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal(values))
+                for values in lists
+            ),
+            sql.SQL(", ").join(map(_wanted, range(len(lists)))),
+        )
+
+    def _is_key(self, types: Sequence[str]) -> sql.Composed:
+        return sql.SQL(" AND ").join(
+            sql.SQL("t.{} {} {}::{}").format(
+                sql.Identifier(name), sql.SQL(equals), _wanted(i), sql.SQL(type_name)
+            )
+            for i, (name, equals, type_name) in enumerate(
+                zip(self.key, self._equals, types, strict=True)
+            )
+        )
+
+    def _values_listed(self, rows: Sequence[Sequence[str | None]]) -> sql.Composed:
+        lists = [list(values) for values in zip(*rows, strict=True)]
+        return sql.SQL("ROWS FROM ({}) AS v ({})").format(
+            sql.SQL(", ").join(
+                sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal(values))
+                for values in lists
+            ),
+            sql.SQL(", ").join(sql.Identifier(f"v{i}") for i in range(len(lists))),
+        )
+
+    def _values(self) -> list[sql.Composed]:
+        return [
+            sql.SQL("v.{}::{}").format(sql.Identifier(f"v{i}"), sql.SQL(column.type_name))
+            for i, column in enumerate(self.matched.columns)
+        ]
+
+
+def _wanted(number: int) -> sql.Identifier:
+    return sql.Identifier(f"_spillway_wanted_{number}")

@@ -1,0 +1,454 @@
+"""``spillway apply verify`` and ``spillway apply repair``: the target against its source while the
+subscription runs.
+
+::
+
+    snapshot of the source, as of S ──▶ wait until the slot is confirmed past S ──▶ snapshot of the target, which is as of P
+    P ≤ S: both are as of S, so every difference is one
+    P > S: what differs is looked at again, key by key
+
+The target has every transaction before S by then, and maybe some after it. Where it has some, a key
+that differs is decided by a closer look::
+
+    the source's row, as of S' ──▶ wait until S' is confirmed ──▶ the target's row ──▶ the source's row now
+
+If it is one and the same version of the source's row at both ends, then nothing that the target had
+applied meanwhile was about this row: it must be that row. If it isn't, the key is looked at again, a
+few times; a key that is written to all the time stays undecided, and is said to be.
+
+What repair guarantees. It locks the target's row, so that the subscription's program, which may want
+to write to it, waits; it sees that the version of the source's row is still the one that the target
+has been brought past; and only then writes that row and commits. All that was committed to the row
+before is thus on the target or overwritten by the source's newest, and what comes after is applied
+on top. A row that the target lacks can't be locked: should the source write to it within the same
+moment, the change finds no row and is dropped (``update_missing``), so keys are compared again once
+they are repaired, and repaired again if they differ. Repair never touches a row that is equal.
+
+The slot must move: a subscription that is paused, or stopped by an error, does not pass S.
+
+Source: row versions are compared by xmin and ctid, as heap_fetch finds them
+(src/backend/access/heap/heapam.c)
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from spillway.apply.options import Rename
+from spillway.apply.selection import Selection
+from spillway.apply.sync.published import describe, list_tables
+from spillway.apply.tables.matching import match_all
+from spillway.apply.target.connection import connect_target
+from spillway.apply.target.failures import from_postgres
+from spillway.apply.verify.pairs import TablePair, print_alike
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
+from spillway.consumer.row_differences import Difference, differences
+from spillway.consumer.snapshots import Source, SourceTable
+from spillway.errors import NotReady, SpillwayError, UnknownTable
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from spillway.apply.sync.published import Heap, PublishedTable
+    from spillway.apply.verify.pairs import Connection, Key
+    from spillway.consumer.slot import SlotClient
+    from spillway.consumer.snapshots import SourceSnapshot
+
+_POLL_S: Final = 0.1
+#: Looks at keys that are written to meanwhile.
+_LOOKS: Final = 5
+#: Keys that are looked at, and repaired, at once.
+_KEYS_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """What both commands are told."""
+
+    slot: str
+    source_dsn: str = field(repr=False)
+    target_dsn: str = field(repr=False)
+    #: whose progress and table states the target has
+    subscription: str = ""
+    #: ``schema.table`` on the source, of those that are selected; empty: all of them
+    tables: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    rename: Rename = field(default_factory=Rename)
+    #: differences to name, per table
+    limit: int = 20
+    #: how long the subscription may take until it reaches a snapshot
+    timeout_s: float = 600.0
+    grpc: str = DEFAULT_ADDRESS
+    token: str = field(default="", repr=False)
+    #: further options of :func:`spillway.consumer.connect.connect`
+    client_options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TableOutcome:
+    """What came out for one table."""
+
+    table: str
+    source_rows: int = 0
+    target_rows: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    #: there are differences that were not looked for
+    more: bool = False
+    #: keys that were written to at each look
+    undecided: list[Key] = field(default_factory=list)
+    repaired: int = 0
+    #: why the table was not compared
+    skipped: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not (self.differences or self.more or self.undecided or self.skipped)
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"{self.table}: not compared, {self.skipped}"
+        said = "equal"
+        if self.differences or self.more:
+            said = "DIFFERENT"
+        elif self.undecided:
+            said = "undecided"
+        counts = f"{self.source_rows} rows at the source, {self.target_rows} at the target"
+        if self.repaired:
+            counts += f", {self.repaired} keys repaired"
+        lines = [f"{self.table}: {said}, {counts}"]
+        lines += [f"  {difference}" for difference in self.differences]
+        if self.more:
+            lines.append("  and more")
+        lines += [
+            f"  ({', '.join(map(str, key))}) is written to too often to be compared"
+            for key in self.undecided
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Verification:
+    """What came out: as of *lsn*, but for what the tables' outcomes say."""
+
+    lsn: Lsn
+    tables: list[TableOutcome]
+
+    @property
+    def equal(self) -> bool:
+        return all(table.equal for table in self.tables)
+
+
+def verify(
+    settings: VerifySettings,
+    *,
+    repair: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+    on_table: Callable[[TableOutcome], None] = lambda _: None,
+) -> Verification:
+    """Compare the target with its source, and with *repair* bring the keys in order that differ.
+
+    Args:
+        settings: see :class:`VerifySettings`; with *repair* its ``limit`` bounds how many keys of a
+            table are repaired.
+        repair: of tables with a key only.
+        tell: told what is being waited for.
+        on_table: called with each table's outcome as it is known.
+
+    Raises:
+        SourceError: the source gives no snapshot.
+        TargetError: the target refuses.
+        NotReady: the subscription did not reach the snapshot in time.
+    """
+    options = {"grpc": settings.grpc, "token": settings.token, **settings.client_options}
+    with closing(connect(options)) as client:
+        # Values are compared as both servers print them: the slot's options are nothing to that.
+        source = Source(settings.source_dsn, {}, exports_of(options, settings.slot))
+        run = _Run(settings, client, source, tell)
+        return run.all(repair, on_table)
+
+
+class _Run:
+    def __init__(
+        self,
+        settings: VerifySettings,
+        client: SlotClient,
+        source: Source,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._source = source
+        self._tell = tell
+
+    def all(self, repair: bool, on_table: Callable[[TableOutcome], None]) -> Verification:
+        tables = self._wanted()
+        outcomes: dict[str, TableOutcome] = {}
+        pairs: dict[str, TablePair] = {}
+        inexact = []
+        with ExitStack() as held:
+            snapshot = self._reached_snapshot([h for t in tables.values() for h in t.heaps])
+            held.callback(snapshot.close)
+            target = held.enter_context(self._target())
+            target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            applied, states = self._applied(target)
+            print_alike(snapshot.connection)
+            for name, table in tables.items():
+                outcome = outcomes[name] = TableOutcome(name)
+                relation = table.relation
+                if (state := states.get(name, "r")) not in "sr":
+                    outcome.skipped = f"its first copy is not done (state {state})"
+                    continue
+                matched = match_all(target, [relation], self._settings.rename.target_of)[
+                    relation.relation_id
+                ]
+                if isinstance(matched, SpillwayError):
+                    outcome.skipped = matched.message
+                    continue
+                pair = pairs[name] = TablePair(
+                    table, matched, _types(snapshot.connection, relation.relation_id)
+                )
+                found = pair.compare(snapshot.connection, target, self._settings.limit)
+                outcome.source_rows, outcome.target_rows = found.source_rows, found.target_rows
+                outcome.differences, outcome.more = found.differences, found.more
+                if found.differences and not 0 <= applied <= snapshot.lsn:
+                    inexact.append(name)
+            lsn = Lsn(snapshot.lsn)
+        for name, outcome in outcomes.items():
+            if outcome.differences and pairs[name].key and (repair or name in inexact):
+                keys = list(dict.fromkeys(d.key for d in outcome.differences))
+                self._by_keys(tables[name], pairs[name], outcome, keys, repair=repair)
+            elif name in inexact:
+                self._again(tables[name], pairs[name], outcome)
+            on_table(outcome)
+        return Verification(lsn, list(outcomes.values()))
+
+    def _wanted(self) -> dict[str, PublishedTable]:
+        """Return the tables that are compared, as they are published."""
+        publications = self._settings.selection.publications or ()
+        with closing(self._source.connected()) as connection:
+            there = list_tables(connection, publications, self._settings.selection.has)
+            described = describe(connection, publications, there)
+        found: dict[str, PublishedTable] = {}
+        for (schema, name), table in described.items():
+            if self._settings.tables and f"{schema}.{name}" not in self._settings.tables:
+                continue
+            if isinstance(table, SpillwayError):
+                raise table
+            found[f"{schema}.{name}"] = table
+        for name in self._settings.tables:
+            if name not in found:
+                raise UnknownTable(
+                    f"the subscription has no table {name}",
+                    hint=f"It has {', '.join(found) or 'none'}.",
+                    relation=name,
+                )
+        return found
+
+    # ---- both sides
+
+    @contextmanager
+    def _target(self) -> Iterator[Connection]:
+        connection = connect_target(self._settings.target_dsn, "spillway verify")
+        try:
+            print_alike(connection)
+            yield connection
+        except psycopg.Error as error:
+            raise from_postgres(
+                error, "rows can't be compared", self._settings.target_dsn
+            ) from error
+        finally:
+            connection.close()
+
+    def _snapshot(self, heaps: Sequence[Heap]) -> SourceSnapshot:
+        # What has no blocks has no shape that could change.
+        tables = [SourceTable(h.schema, h.table, h.size_bytes) for h in heaps if h.kind == "r"]
+        return self._source.snapshot(tables, self._tell, threading.Event())
+
+    def _reached_snapshot(self, heaps: Sequence[Heap]) -> SourceSnapshot:
+        """Take a snapshot of the source, and wait until the target has all that it has."""
+        snapshot = self._snapshot(heaps)
+        try:
+            self._wait(snapshot.lsn)
+        except BaseException:
+            snapshot.close()
+            raise
+        return snapshot
+
+    def _wait(self, lsn: int) -> None:
+        deadline = time.monotonic() + self._settings.timeout_s
+        told = False
+        while True:
+            reached = self._client.position(self._settings.slot).confirmed_flush_lsn
+            if reached >= lsn:
+                return
+            if not told:
+                told = True
+                self._tell(f"waiting for the subscription to reach {Lsn(lsn)}")
+            if time.monotonic() > deadline:
+                raise NotReady(
+                    f"slot {self._settings.slot} is confirmed to {Lsn(reached)}, not to {Lsn(lsn)},"
+                    f" after {self._settings.timeout_s:.0f} s",
+                    hint="Does the subscription run, and is it not far behind? One that is paused "
+                    "or stopped by an error can't be compared: resume it. Or give it longer with "
+                    "--timeout.",
+                )
+            time.sleep(_POLL_S)
+
+    def _applied(self, target: Connection) -> tuple[int, dict[str, str]]:
+        """Return up to where the target's snapshot has the source's transactions, -1 if it does not
+        say; and the states of its tables.
+        """
+        there = target.execute(
+            "SELECT pg_catalog.to_regclass('spillway.progress') IS NOT NULL,"
+            " pg_catalog.to_regclass('spillway.tables') IS NOT NULL"
+        ).fetchone()
+        assert there is not None
+        applied, states = -1, {}
+        if there[0]:
+            row = target.execute(
+                "SELECT remote_lsn::text FROM spillway.progress WHERE subscription = %s",
+                [self._settings.subscription],
+            ).fetchone()
+            applied = -1 if row is None else int(Lsn.parse(row[0]))
+        if there[1]:
+            states = {
+                f"{schema}.{table}": state
+                for schema, table, state in target.execute(
+                    "SELECT schema_name, table_name, state::text FROM spillway.tables"
+                    " WHERE subscription = %s",
+                    [self._settings.subscription],
+                )
+            }
+        return applied, states
+
+    # ---- a closer look
+
+    def _again(self, table: PublishedTable, pair: TablePair, outcome: TableOutcome) -> None:
+        """Compare a table without a key as a whole, until both sides are as of one LSN."""
+        for _ in range(_LOOKS):
+            with ExitStack() as held:
+                snapshot = self._reached_snapshot(table.heaps)
+                held.callback(snapshot.close)
+                target = held.enter_context(self._target())
+                target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                applied, _ = self._applied(target)
+                print_alike(snapshot.connection)
+                found = pair.compare(snapshot.connection, target, self._settings.limit)
+            outcome.source_rows, outcome.target_rows = found.source_rows, found.target_rows
+            outcome.differences, outcome.more = found.differences, found.more
+            if not found.differences or 0 <= applied <= snapshot.lsn:
+                return
+        outcome.undecided = list(dict.fromkeys(d.key for d in outcome.differences))
+        outcome.differences, outcome.more = [], False
+
+    def _by_keys(
+        self,
+        table: PublishedTable,
+        pair: TablePair,
+        outcome: TableOutcome,
+        keys: list[Key],
+        *,
+        repair: bool,
+    ) -> None:
+        outcome.differences = []
+        for at in range(0, len(keys), _KEYS_AT_ONCE):
+            pending = keys[at : at + _KEYS_AT_ONCE]
+            mended: set[Key] = set()
+            for _ in range(_LOOKS):
+                differing, pending = self._look(table, pair, pending, repair=repair)
+                if repair:
+                    # What was written is looked at once more.
+                    repaired = {d.key for d in differing}
+                    mended |= repaired
+                    pending += list(repaired)
+                else:
+                    outcome.differences += differing
+                if not pending:
+                    break
+            outcome.undecided += pending
+            outcome.repaired += len(mended - set(pending))
+
+    def _look(
+        self, table: PublishedTable, pair: TablePair, keys: list[Key], *, repair: bool
+    ) -> tuple[list[Difference], list[Key]]:
+        """Look at *keys* once: how those differ that can be told, which *repair* mends; and those
+        that were written to meanwhile.
+        """
+        with ExitStack() as held:
+            snapshot = self._snapshot(table.heaps)
+            held.callback(snapshot.close)
+            print_alike(snapshot.connection)
+            rows = pair.source_rows(snapshot.connection, keys)
+            before = pair.source_versions(snapshot.connection, keys)
+            self._wait(snapshot.lsn)
+            target = held.enter_context(self._target())
+            if repair:
+                target.execute("BEGIN")
+                _rest_triggers(target)
+                pair.lock_target_rows(target, keys)
+            theirs = pair.target_rows(target, keys)
+            now = held.enter_context(closing(self._source.connected()))
+            print_alike(now)
+            after = pair.source_versions(now, keys)
+            differing: list[Difference] = []
+            moved: list[Key] = []
+            for key in keys:
+                text = pair.key_text(key)
+                if before.get(text) != after.get(text):
+                    moved.append(key)
+                    continue
+                differing += differences(
+                    text,
+                    rows.get(text, []),
+                    theirs.get(text, []),
+                    pair.columns,
+                    keyed=True,
+                    other="target",
+                )
+            if repair:
+                self._mend(target, pair, differing, rows)
+                target.execute("COMMIT")
+        return differing, moved
+
+    def _mend(
+        self,
+        target: Connection,
+        pair: TablePair,
+        differing: list[Difference],
+        rows: dict[str, list[Any]],
+    ) -> None:
+        extra = [d.key for d in differing if d.only == "target"]
+        if extra:
+            pair.delete(target, extra)
+        for only, write in (("source", pair.insert), ("", pair.update)):
+            texts = [
+                row.texts for d in differing if d.only == only for row in rows[pair.key_text(d.key)]
+            ]
+            if texts:
+                write(target, texts)
+
+
+def _rest_triggers(target: Connection) -> None:
+    """Write as the subscription's program does, where the role may."""
+    try:
+        with target.transaction():
+            target.execute("SET LOCAL session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        return
+
+
+def _types(source: Connection, relation_oid: int) -> dict[str, str]:
+    return dict(
+        source.execute(
+            "SELECT attname::text, pg_catalog.format_type(atttypid, -1)"
+            " FROM pg_catalog.pg_attribute WHERE attrelid = %s::oid AND attnum > 0",
+            [relation_oid],
+        ).fetchall()
+    )

@@ -1,0 +1,140 @@
+"""``spillway subscription verify`` and ``repair``: a subscription of kind ``postgres`` against its
+source.
+
+The service knows slot, tables and names; both databases are read by the command itself, whose user
+brings the connection strings. They come in the environment, since all users of a machine see
+command lines.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from spillway.cli import completion
+from spillway.errors import InvalidRequest
+from spillway.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spillway.apply.verify.run import TableOutcome, VerifySettings
+
+SOURCE_VARIABLE: Final = "SPILLWAY_APPLY_SOURCE_DSN"
+TARGET_VARIABLE: Final = "SPILLWAY_APPLY_TARGET_DSN"
+
+_GRPC: Final = Settings().grpc
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTION",
+        help="The subscription's name.",
+        autocompletion=completion.subscriptions,
+    ),
+]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Only this one: schema.table; may be repeated; all unless named."),
+]
+Timeout = Annotated[
+    float, typer.Option(help="Seconds that the subscription may take to reach a snapshot.")
+]
+Grpc = Annotated[str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service's gRPC.")]
+
+
+def verify(
+    subscription: Name,
+    table: Tables = None,
+    limit: Annotated[int, typer.Option(help="Differing keys to name, per table.")] = 20,
+    timeout: Timeout = 600.0,
+    grpc: Grpc = _GRPC,
+) -> None:
+    """Compare the target's tables with the source's by keyed checksums, as of one LSN, while the
+    subscription runs; exit code 1 if any differs, or could not be compared.
+    """
+    _run(subscription, table, limit, timeout, grpc, repair=False)
+
+
+def repair(
+    subscription: Name,
+    table: Tables = None,
+    limit: Annotated[int, typer.Option(help="Keys to mend, per table.")] = 10_000,
+    timeout: Timeout = 600.0,
+    grpc: Grpc = _GRPC,
+) -> None:
+    """Bring the target's rows that differ in order by key, while the subscription runs; exit code 1
+    if something differs still.
+    """
+    _run(subscription, table, limit, timeout, grpc, repair=True)
+
+
+def _run(
+    subscription: str,
+    tables: list[str] | None,
+    limit: int,
+    timeout: float,
+    grpc: str,
+    *,
+    repair: bool,
+) -> None:
+    from spillway.apply.verify.run import verify as run  # noqa: PLC0415 - imports Arrow
+
+    settings = _settings(subscription, tables, limit, timeout, grpc)
+    on_table: Callable[[TableOutcome], None] = lambda outcome: typer.echo(str(outcome))  # noqa: E731
+    outcome = run(
+        settings,
+        repair=repair,
+        tell=lambda news: typer.echo(news, err=True),
+        on_table=on_table,
+    )
+    rows = sum(table.target_rows for table in outcome.tables)
+    wrong = sum(not table.equal for table in outcome.tables)
+    said = f"{wrong} of them differ, or could not be compared" if wrong else "no difference"
+    typer.echo(f"{len(outcome.tables)} tables, {rows} rows, as of {outcome.lsn}: {said}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _settings(
+    subscription: str, tables: list[str] | None, limit: int, timeout: float, grpc: str
+) -> VerifySettings:
+    from spillway.apply.options import Rename  # noqa: PLC0415 - as above
+    from spillway.apply.selection import Selection  # noqa: PLC0415
+    from spillway.apply.verify.run import VerifySettings  # noqa: PLC0415
+    from spillway.cli.rest_client import RestClient  # noqa: PLC0415
+
+    dsns = {name: os.environ.get(name, "") for name in (SOURCE_VARIABLE, TARGET_VARIABLE)}
+    for name, dsn in dsns.items():
+        if not dsn:
+            raise InvalidRequest(
+                f"{name} is not set",
+                hint="Set it to a connection string: the command reads both databases itself.",
+            )
+    environment = Settings.from_environment()
+    with RestClient(environment) as client:
+        view: dict[str, Any] = client.call("GET", "subscriptions", subscription)
+    if view["target"]["kind"] != "postgres":
+        raise InvalidRequest(
+            f'subscription "{subscription}" fills a {view["target"]["kind"]}',
+            hint="A lake is compared by `spillway lake verify`.",
+        )
+    publications, wanted = view.get("publications"), view.get("tables")
+    return VerifySettings(
+        slot=view["slot"],
+        source_dsn=dsns[SOURCE_VARIABLE],
+        target_dsn=dsns[TARGET_VARIABLE],
+        subscription=subscription,
+        tables=tuple(tables or ()),
+        selection=Selection(
+            tuple(publications) if publications else None,
+            frozenset(wanted) if wanted else None,
+        ),
+        rename=Rename(dict(view["target"].get("rename") or {})),
+        limit=limit,
+        timeout_s=timeout,
+        grpc=grpc,
+        token=environment.token or "",
+    )

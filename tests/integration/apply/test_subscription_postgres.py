@@ -1,0 +1,359 @@
+"""Subscriptions of kind ``postgres`` end to end: created by REST, rows arrive, and when they are
+dropped nothing of them is left. Whoever is killed, nothing is lost and nothing is there twice; two
+databases that subscribe to each other don't loop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.applied_subscription import AppliedSubscription
+from harness.cluster import Cluster
+from harness.postgresql_subscription import Load, Publication, wait_until
+from harness.remedies import command, remedy
+from harness.serve_process import ServeProcess
+from harness.tiers import deep
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.cluster import Database
+    from harness.service import Service
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    process = ServeProcess(tmp_path_factory.mktemp("apply") / "data")
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A server that is source and target: in different databases."""
+    with Cluster(18) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def two(
+    cluster: Cluster, serve: ServeProcess, request: pytest.FixtureRequest
+) -> Iterator[tuple[Database, Database]]:
+    """Two databases of it, which the service may decode."""
+    names = [f"{request.function.__name__[5:30]}_{which}" for which in ("one", "other")]
+    one, other = (cluster.create_database(name) for name in names)
+    if not serve.service().call("GET", "/sources")["sources"]:
+        serve.service().create_source(cluster.dsn("postgres"))
+    yield one, other
+    service = serve.service()
+    for subscription in service.call("GET", "/subscriptions")["subscriptions"]:
+        service.call("DELETE", f"/subscriptions/{subscription['name']}")
+    for name in names:
+        cluster.drop_database(name)
+
+
+def _left_on(database: Database) -> list[str]:
+    """What of a subscription is on a target."""
+    found = database.query(
+        "SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname = 'spillway' UNION ALL"
+        " SELECT 'origin ' || roname FROM pg_replication_origin WHERE roname LIKE 'spillway%'"
+        " UNION ALL SELECT 'prepared ' || gid FROM pg_prepared_xacts UNION ALL"
+        " SELECT 'session ' || application_name FROM pg_stat_activity"
+        " WHERE application_name LIKE 'spillway subscription%'"
+    )
+    return [what for (what,) in found]
+
+
+def test_rows_arrive_and_nothing_is_left(
+    serve: ServeProcess, two: tuple[Database, Database]
+) -> None:
+    source, target = two
+    service = serve.service()
+    publication = Publication(source, 18, 4)
+    publication.fill()
+    subscription = AppliedSubscription(
+        "filled",
+        target,
+        publication,
+        f"{target.dsn} password=s3cret",
+        service=service,
+        gives_up_after=None,
+    )
+    subscription.make_tables()
+    subscription.create()
+    with Load(publication, 1) as load:
+        load.goes_on(50)
+        _kill_program(subscription)
+        load.goes_on(50)
+    subscription.wait_ready()
+    subscription.wait_caught_up()
+    subscription.check_equal()
+
+    wait_until("it streams", lambda: subscription.view()["state"] == "streaming")
+    view = subscription.view()
+    assert "password=****" in view["target"]["dsn"]
+    assert "s3cret" not in str(view)
+    assert {table["state"] for table in view["table_states"]} == {"ready"}
+    assert view["rows"] > 0
+    stats = view["stats"]
+    assert all(stats[of] for of in ("applied_lsn", "latest_end_lsn", "last_msg_receipt_time"))
+    assert service.http.get("/ui/subscriptions/filled").status_code == 200
+    # As it was shown: the password stays.
+    service.call("PATCH", "/subscriptions/filled", json={"target": view["target"]})
+    subscription.wait_caught_up()
+
+    subscription.drop()
+    assert _left_on(target) == []
+    assert service.call("GET", "/subscriptions")["subscriptions"] == []
+    assert service.call("GET", "/slots")["slots"] == []
+    slots = source.query("SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical'")
+    assert slots == []
+
+
+def test_everything_that_is_missing_is_said_at_once(
+    serve: ServeProcess, two: tuple[Database, Database]
+) -> None:
+    source, target = two
+    for table in ("a", "b", "c"):
+        source.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, x text)")
+    source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    target.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    target.execute("CREATE TABLE b (id int PRIMARY KEY, x text)")
+    target.execute("CREATE ROLE filler LOGIN")
+    try:
+        body = {
+            "name": "refused",
+            "source": "main",
+            "database": source.name,
+            "publications": ["p"],
+            "target": {"kind": "postgres", "dsn": f"{target.dsn} user=filler"},
+        }
+        problem = serve.service().problem("POST", "/subscriptions", json=body)
+        for said in ("schema spillway", "public.b", "public.c", '"x"'):
+            assert said in problem["detail"], problem
+        assert serve.service().call("GET", "/subscriptions")["subscriptions"] == []
+        assert serve.service().call("GET", "/slots")["slots"] == []
+        assert _left_on(target) == []
+
+        # Without origins and the triggers' role; what it says is what it needs.
+        target.execute("DROP TABLE a")
+        target.execute("CREATE TABLE a (id int PRIMARY KEY, x text)")
+        target.execute("CREATE TABLE c (id int PRIMARY KEY, x text)")
+        target.execute("GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON a, b, c TO filler")
+        target.execute(f"GRANT CREATE ON DATABASE {target.name} TO filler")
+        source.execute("INSERT INTO a SELECT n, 'before' FROM generate_series(1, 100) n")
+        serve.service().call("POST", "/subscriptions", json=body)
+        for i in range(20):
+            source.execute("INSERT INTO b VALUES (%s, 'after')", [i])
+        wait_until(
+            "rows are there",
+            lambda: target.query(
+                "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)"
+            ) == [(100, 20)],
+            lambda: str(serve.service().call("GET", "/subscriptions/refused")),
+        )  # fmt: skip
+        origins = target.value(
+            "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'spillway_refused%'"
+        )
+        assert origins == 0
+        serve.service().call("DELETE", "/subscriptions/refused")
+        assert _left_on(target) == []
+    finally:
+        target.execute("DROP OWNED BY filler")
+        target.execute("DROP ROLE filler")
+
+
+@pytest.mark.follows_hint("target_behind_slot")
+def test_a_target_that_lost_commits_is_not_gone_on_with(
+    serve: ServeProcess, two: tuple[Database, Database]
+) -> None:
+    source, target = two
+    service = serve.service()
+    for database in two:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("CREATE PUBLICATION p FOR TABLE t")
+    body = {"name": "behind", "source": "main", "database": source.name, "publications": ["p"]}
+    service.call(
+        "POST", "/subscriptions", json={**body, "target": {"kind": "postgres", "dsn": target.dsn}}
+    )
+    source.execute("INSERT INTO t VALUES (1)")
+
+    def error() -> Any:
+        return service.call("GET", "/subscriptions/behind")["error"]
+
+    def confirmed() -> Lsn:
+        return Lsn.parse(service.slot("behind")["confirmed_flush_lsn"])
+
+    def ids() -> list[tuple[Any, ...]]:
+        return target.query("SELECT id FROM t ORDER BY 1")
+
+    wait_until("the row is there", lambda: ids() == [(1,)], lambda: str(error()))
+    service.call("POST", "/subscriptions/behind/disable")
+    # As of a backup from before: its position, and none of what came after.
+    target.execute("UPDATE spillway.progress SET remote_lsn = '0/10'")
+    service.call("POST", "/subscriptions/behind/enable")
+    wait_until("it fails", lambda: error() is not None)
+    hint = remedy(error(), "target_behind_slot")
+    told = command(hint, "subscription skip", NAME="behind")
+    assert told[:3] == ["subscription", "skip", "behind"]
+    assert Lsn.parse(told[3]) == confirmed()
+    service.call("POST", "/subscriptions/behind/skip", json={"lsn": told[3]})
+    source.execute("INSERT INTO t VALUES (2)")
+    wait_until("it goes on", lambda: ids() == [(1,), (2,)], lambda: str(error()))
+
+
+@pytest.mark.parametrize("back", ["spillway", deep("stock")])
+def test_two_databases_that_subscribe_to_each_other_do_not_loop(
+    serve: ServeProcess, two: tuple[Database, Database], back: str
+) -> None:
+    service = serve.service()
+    for database, first in zip(two, (1, 1001), strict=True):
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, writer text, n int DEFAULT 0)")
+        database.execute("CREATE PUBLICATION p FOR TABLE t")
+        database.execute(
+            "INSERT INTO t SELECT n, current_database() FROM generate_series(%s::int, %s::int) n",
+            [first, first + 9],
+        )
+    one, other = two
+    body = {"source": "main", "publications": ["p"], "copy_data": False, "origin": "none"}
+    there = {"kind": "postgres", "dsn": other.dsn}
+    service.call(
+        "POST",
+        "/subscriptions",
+        json={**body, "name": "there", "database": one.name, "target": there},
+    )
+    if back == "spillway":
+        here = {"kind": "postgres", "dsn": one.dsn}
+        service.call(
+            "POST",
+            "/subscriptions",
+            json={**body, "name": "here", "database": other.name, "target": here},
+        )
+    else:
+        other.execute("SELECT pg_create_logical_replication_slot('back', 'pgoutput')")
+        one.execute(
+            f"CREATE SUBSCRIPTION here CONNECTION '{other.dsn}' PUBLICATION p WITH (origin = none,"
+            " copy_data = false, create_slot = false, slot_name = 'back')"
+        )
+    try:
+        for database, first in zip(two, (21, 1021), strict=True):
+            for n in range(first, first + 10):
+                database.execute("INSERT INTO t VALUES (%s, current_database())", [n])
+            database.execute("UPDATE t SET n = n + 1 WHERE writer = current_database()")
+        _wait_equal(one, other, 20)
+        # Ten rows came over, twenty were changed: what goes round would be counted again.
+        _wait_rows(service, "there", 30)
+        for database in two:
+            database.execute("INSERT INTO t VALUES (%s, 'last')", [database.oid])
+        _wait_equal(one, other, 22)
+        _wait_rows(service, "there", 31)
+    finally:
+        if back == "stock":
+            one.execute("DROP SUBSCRIPTION here")
+
+
+def _wait_equal(one: Database, other: Database, rows: int) -> None:
+    """Wait until what was written since both subscribe is on both sides."""
+    query = "SELECT id, writer, n FROM t WHERE id NOT BETWEEN 1 AND 10 AND id NOT BETWEEN 1001 AND 1010 ORDER BY 1"  # noqa: E501
+    wait_until(
+        f"{rows} rows on both sides",
+        lambda: one.query(query) == other.query(query) and len(one.query(query)) == rows,
+        lambda: f"{one.query(query)}\n{other.query(query)}",
+    )
+
+
+def _wait_rows(service: Service, name: str, rows: int) -> None:
+    """Wait until a subscription has written so many changes; more would never be so many."""
+
+    def written() -> int:
+        return int(service.call("GET", f"/subscriptions/{name}")["rows"])
+
+    wait_until(
+        f"{name} has written {rows} changes", lambda: written() == rows, lambda: str(written())
+    )
+
+
+def _kill_program(subscription: AppliedSubscription) -> None:
+    pid = subscription.view()["pid"]
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rounds", [1, 6])
+def test_kills_under_load(
+    serve: ServeProcess, two: tuple[Database, Database], cluster: Cluster, rounds: int
+) -> None:
+    source, target = two
+    publication = Publication(source, 18, 3)
+    publication.fill()
+    subscription = AppliedSubscription(
+        "killed",
+        target,
+        publication,
+        target.dsn,
+        service=serve.service(),
+        gives_up_after=None,
+    )
+    subscription.make_tables()
+    subscription.create()
+    with Load(publication, rounds) as load:
+        for _ in range(rounds):
+            load.goes_on(15)
+            _kill_program(subscription)
+            load.goes_on(15)
+            # Source and target at once: it is one server.
+            cluster.kill()
+            cluster.start()
+            load.goes_on(15)
+            serve.kill()
+            load.goes_on(5)
+            serve.start()
+    subscription.wait_ready()
+    subscription.wait_caught_up()
+    subscription.check_equal()
+
+
+@pytest.mark.parametrize("conflicts", [False, True])
+def test_a_transaction_larger_than_a_group(
+    serve: ServeProcess, two: tuple[Database, Database], conflicts: bool
+) -> None:
+    """It is written in pieces; where one of them does not fit, it comes again and is written
+    exactly, and what follows goes on in groups.
+    """
+    source, target = two
+    for database in two:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.execute("CREATE PUBLICATION p FOR TABLE t")
+    subscription = {
+        "name": "large",
+        "source": "main",
+        "database": source.name,
+        "publications": ["p"],
+        "target": {
+            "kind": "postgres",
+            "dsn": target.dsn,
+            "group_bytes": 1 << 20,
+            "conflicts": {"insert_exists": "apply_remote"},
+        },
+    }
+    serve.service().call("POST", "/subscriptions", json=subscription)
+    wait_until(
+        "it is ready",
+        lambda: (
+            target.value("SELECT to_regclass('spillway.tables')") is not None
+            and target.value("SELECT count(*) FROM spillway.tables WHERE state = 'r'") == 1
+        ),
+    )
+    if conflicts:
+        target.execute("INSERT INTO t VALUES (29000, 'local')")
+    source.execute("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 30000) n")
+    source.execute("INSERT INTO t VALUES (0, 'last')")
+    wait_until("it is there", lambda: bool(target.query("SELECT FROM t WHERE id = 0")))
+    query = "SELECT md5(string_agg(t::text, ';' ORDER BY id)) FROM t"
+    assert target.value(query) == source.value(query)

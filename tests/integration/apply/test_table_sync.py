@@ -1,0 +1,482 @@
+"""Tables are copied as of an exact snapshot, and handed over without a row lost or twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness import remedies
+from harness.postgresql_subscription import Load, Publication, wait_until
+from harness.serve_process import ServeProcess
+from harness.table_sync import Copied, Ends, Told, lsn_now
+from harness.tiers import deep
+from spillway.apply.sync.states import SyncState
+from spillway.failpoints import armed
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.cluster import Cluster, Database
+    from harness.service import Service
+    from spillway.apply.sync.table_sync import TableSync
+
+_SMALL_RANGE = 64 << 10
+
+
+class Room:
+    """A service, and pairs of databases."""
+
+    def __init__(self, directory: Path, cluster: Callable[[int], Cluster]) -> None:
+        self._cluster = cluster
+        self._serve = ServeProcess(directory / "data")
+        self.service: Service = self._serve.service()
+        self._number = 0
+        self._sources: dict[int, str] = {}
+
+    def pair(self, source_major: int = 18, target_major: int = 18) -> tuple[Database, Database]:
+        self._number += 1
+        source = self._cluster(source_major).create_database(f"sync_source_{self._number}")
+        target = self._cluster(target_major).create_database(f"sync_target_{self._number}")
+        if source_major not in self._sources:
+            self._sources[source_major] = f"pg{source_major}"
+            self.service.create_source(source.dsn, f"pg{source_major}")
+        return source, target
+
+    def ends(self, source: Database, target: Database, *publications: str) -> Ends:
+        name = f"sync_{self._number}"
+        of = self._sources[source.cluster.major]
+        return Ends.make(self.service, source, target, publications, name, of)
+
+    def stop(self) -> None:
+        self._serve.stop()
+
+
+@pytest.fixture(scope="module")
+def room(
+    tmp_path_factory: pytest.TempPathFactory, session_cluster: Callable[[int], Cluster]
+) -> Iterator[Room]:
+    made = Room(tmp_path_factory.mktemp("sync"), session_cluster)
+    yield made
+    made.stop()
+
+
+def _filled(room: Room, rows: int = 3000, tables: int = 1) -> tuple[Ends, Database, Database]:
+    """Tables t0, … of *rows* rows, with a publication, and the same without rows."""
+    source, target = room.pair()
+    for number in range(tables):
+        for database in (source, target):
+            database.execute(
+                f"CREATE TABLE t{number} (id int PRIMARY KEY, a int, s text);"
+                f"CREATE INDEX t{number}_a ON t{number} (a)"
+            )
+        source.execute(
+            f"INSERT INTO t{number} SELECT n, n % 7, repeat('x', 100)"
+            f" FROM generate_series(1, {rows}) n"
+        )
+    source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    return room.ends(source, target, "p"), source, target
+
+
+def _rows(database: Database, table: str = "t0") -> list[tuple[Any, ...]]:
+    return database.query(f"SELECT * FROM {table} ORDER BY 1")
+
+
+def _of_nobody(database: Database) -> list[str]:
+    """Rows, by their changes in WAL, that no origin marks: by a slot of the test's."""
+    return [
+        row[0]
+        for row in database.query(
+            "SELECT data FROM pg_logical_slot_get_changes('marked', NULL, NULL,"
+            " 'only-local', 'on', 'include-xids', 'off')"
+        )
+        if row[0].startswith("table public.")
+    ]
+
+
+def _states(sync: TableSync) -> dict[str, str]:
+    return {table.table: table.state.value for table in sync.states.all().values()}
+
+
+@pytest.mark.parametrize(
+    ("source_major", "target_major"),
+    [
+        (14, 18),
+        deep(15, 15),
+        deep(16, 14),
+        deep(17, 16),
+        deep(18, 17),
+        deep(18, 14),
+        deep(18, 18),
+    ],
+)
+def test_under_load_the_copies_and_the_stream_are_the_source(
+    room: Room, source_major: int, target_major: int
+) -> None:
+    source, target = room.pair(source_major, target_major)
+    publication = Publication(source, target_major, 6)
+    publication.fill()
+    ends = room.ends(source, target, *publication.names)
+    copied = Copied("synced", target, publication, "")
+    copied.make_tables()
+    target.execute("SELECT pg_create_logical_replication_slot('marked', 'test_decoding')")
+    told = Told()
+    sync = ends.sync(told, range_bytes=_SMALL_RANGE)
+    with Load(publication, 3) as load:
+        load.goes_on(30)
+        begin = ends.position()
+        sync.first_copy(begin)
+        load.goes_on(30)
+    assert set(_states(sync).values()) == {"s"}, told.sentences
+    # All of one snapshot, exactly where the service says it is.
+    assert len({table.lsn for table in sync.states.all().values()}) == 1
+    assert {table.error for table in sync.states.all().values()} == {""}
+    upto = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(upto)))
+    ends.apply_the_rest(sync, told, upto)
+    assert told.conflicts == []
+    copied.check_equal()
+    # A subscription in the other direction would leave all of it out.
+    assert _of_nobody(target) == []
+    # What the stream has passed is ready, and only that.
+    sync.at_boundary(begin)
+    assert set(_states(sync).values()) == {"s"}
+    sync.at_boundary(upto)
+    assert set(_states(sync).values()) == {"r"}
+    assert sync.states.are_all_ready
+    sync.stop()
+    target.execute("SELECT pg_drop_replication_slot('marked')")
+
+
+def test_a_table_that_is_added_later_catches_up_with_the_stream(room: Room) -> None:
+    ends, source, target = _filled(room)
+    told = Told()
+    sync = ends.sync(told, range_bytes=_SMALL_RANGE)
+    sync.first_copy(ends.position())
+    sync.start()
+    for database in (source, target):
+        database.execute("CREATE TABLE late (id int PRIMARY KEY, s text)")
+    source.execute("INSERT INTO late SELECT n, 'before' FROM generate_series(1, 2000) n")
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        with source.connect() as connection:
+            while not stop.is_set():
+                number += 1
+                connection.execute("INSERT INTO late VALUES (%s, 'new')", [10_000 + number])
+                connection.execute("UPDATE late SET s = s || '.' WHERE id = %s", [number % 2000])
+                connection.execute("DELETE FROM late WHERE id = %s", [9_990 + number])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        sync.refresh()
+
+        # The worker is at what is decoded: it is ahead of the table's copy.
+        def is_handed_over() -> bool:
+            sync.at_boundary(ends.decoded())
+            return _states(sync).get("late") in ("s", "r")
+
+        wait_until("the table is handed over", is_handed_over, lambda: str(told.sentences))
+    finally:
+        stop.set()
+        writer.join()
+    table = sync.states.all()["public", "late"]
+    upto = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(upto)))
+    ends.catch_up(told)(frozenset({table.key}), table.lsn, upto, lambda _connection: None)
+    assert _rows(target, "late") == _rows(source, "late")
+    assert told.conflicts == []
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+def test_the_slot_is_held_for_a_table_that_has_to_catch_up(room: Room) -> None:
+    ends, source, target = _filled(room)
+    sync = ends.sync(Told())
+    assert sync.states.hold_lsn() is None
+    sync.first_copy(ends.position())
+    assert sync.states.hold_lsn() is None
+    for database in (source, target):
+        database.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    position = lsn_now(source)
+    sync.at_boundary(position)
+    sync.refresh()
+    sync.start()
+    wait_until("it is copied", lambda: _states(sync).get("late") == "f")
+    lsn = sync.states.all()["public", "late"].lsn
+    assert sync.states.hold_lsn() == lsn > position
+    assert not sync.states.should_apply("public", "late", lsn)
+    # Another process knows it, too.
+    assert ends.sync(Told()).states.hold_lsn() == lsn
+    sync.at_boundary(position)
+    assert sync.states.hold_lsn() is None
+    assert sync.states.should_apply("public", "late", lsn)
+    assert not sync.states.should_apply("public", "late", lsn - 1)
+    sync.stop()
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        deep("table_sync.before_range=kill@4"),
+        "table_sync.after_range=kill@4",
+        deep("table_sync.before_finish=kill"),
+        "table_sync.after_finish=kill",
+    ],
+)
+def test_killed_in_the_midst_it_copies_only_what_is_not_durable(room: Room, failpoint: str) -> None:
+    ends, source, target = _filled(room)
+    settings = {"range_bytes": _SMALL_RANGE, "connections": 1, "defer_indexes": True}
+    ends.killed_at(failpoint, **settings)
+    told = Told()
+    sync = ends.sync(told, **settings)
+    (begun,) = sync.states.all().values()
+    assert begun.state == ("f" if "after_finish" in failpoint else "d")
+    before = {row[0]: row[1] for row in target.query("SELECT id, xmin::text FROM t0")}
+    assert before
+    # What was written since is not in the snapshot that is gone on with.
+    source.execute("UPDATE t0 SET a = -1 WHERE id = 5")
+    sync.first_copy(ends.position())
+    (table,) = sync.states.all().values()
+    assert (table.state, table.lsn) == ("s", begun.lsn), told.sentences
+    assert table.rows == 3000
+    after = {row[0]: row[1] for row in target.query("SELECT id, xmin::text FROM t0")}
+    assert {key: after[key] for key in before} == before
+    assert len(after) == 3000
+    assert target.query("SELECT indexname::text FROM pg_indexes WHERE tablename = 't0'") == [
+        ("t0_pkey",),
+        ("t0_a",),
+    ]
+    upto = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(upto)))
+    ends.apply_the_rest(sync, told, upto)
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+def test_after_a_failure_of_a_connection_it_goes_on_with_the_same_snapshot(room: Room) -> None:
+    ends, source, target = _filled(room)
+    told = Told()
+    sync = ends.sync(told, range_bytes=_SMALL_RANGE, connections=1)
+    with armed("table_sync.before_range=error:EIO@4"):
+        sync.first_copy(ends.position())
+    assert any("it is tried again" in one for one in told.sentences)
+    (table,) = sync.states.all().values()
+    # Nothing was taken away in between: a row for each range, and one for the one that failed.
+    assert (table.state, table.rows) == ("s", 3000)
+    assert target.value("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 't0'") == 0
+    assert target.value("SELECT count(DISTINCT xmin::text) FROM t0") == -(-3000 * 144 // 65536)
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+def test_killed_while_it_hands_over_it_catches_up_again(room: Room) -> None:
+    ends, source, target = _filled(room)
+    told = Told()
+    sync = ends.sync(told)
+    # Copied while the worker was further: it has to catch up.
+    source.execute("UPDATE t0 SET a = a + 100 WHERE id <= 10")
+    sync.first_copy(ends.position())
+    (copied,) = sync.states.all().values()
+    with target.connect() as connection:
+        connection.execute("UPDATE spillway.tables SET state = 'f'")
+    sync.stop()
+    source.execute("UPDATE t0 SET a = a + 1000 WHERE id <= 10; INSERT INTO t0 VALUES (0, 0, '')")
+    position = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(position)))
+    again = ends.sync(told)
+    again.at_boundary(position)
+    again.start()
+
+    def waits() -> bool:
+        return again.has_waiting
+
+    wait_until("it waits for a boundary", waits)
+    with armed("table_sync.before_handover=error:EIO"), pytest.raises(OSError, match="handover"):
+        again.at_boundary(position)
+    assert target.value("SELECT state::text FROM spillway.tables") == "f"
+    again.stop()
+    last = ends.sync(told)
+    assert last.states.hold_lsn() == copied.lsn
+    last.at_boundary(position)
+    last.start()
+
+    def is_done() -> bool:
+        last.at_boundary(position)
+        return last.states.are_all_ready
+
+    wait_until("it is ready", is_done, lambda: str(told.sentences))
+    assert _rows(target) == _rows(source)
+    last.stop()
+
+
+def test_what_a_table_cannot_catch_up_with_is_told_of_it(room: Room) -> None:
+    ends, source, target = _filled(room, tables=2)
+    told = Told()
+    sync = ends.sync(told)
+    sync.first_copy(ends.position())
+    sync.stop()
+    with target.connect() as connection:
+        connection.execute("UPDATE spillway.tables SET state = 'f' WHERE table_name = 't0'")
+    source.execute("INSERT INTO t0 VALUES (5000, 0, '')")
+    target.execute("INSERT INTO t0 VALUES (5000, 1, 'in the way')")
+    position = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(position)))
+    again = ends.sync(told)
+    again.start()
+
+    def is_told() -> bool:
+        again.at_boundary(position)
+        return bool(again.states.all()["public", "t0"].error)
+
+    wait_until("it is told", is_told)
+    assert _states(again) == {"t0": "f", "t1": "r"}
+    assert "5000" in again.states.all()["public", "t0"].error
+    again.stop()
+
+
+def test_sequences_go_forward_only(room: Room) -> None:
+    source, target = room.pair()
+    for database in (source, target):
+        database.execute(
+            "CREATE TABLE t0 (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY);"
+            "CREATE SEQUENCE down INCREMENT BY -1; CREATE SEQUENCE free;"
+            "CREATE TABLE t1 (id int PRIMARY KEY DEFAULT nextval('down'))"
+        )
+    source.execute("CREATE SEQUENCE other CYCLE MAXVALUE 9; CREATE SEQUENCE missing")
+    source.execute("ALTER TABLE t1 ADD a int DEFAULT nextval('other')")
+    source.execute("ALTER TABLE t1 ADD b int DEFAULT nextval('missing')")
+    target.execute("CREATE SEQUENCE other; ALTER TABLE t1 ADD a int, ADD b int")
+    source.execute("INSERT INTO t0 SELECT FROM generate_series(1, 50)")
+    source.execute("SELECT nextval('down') FROM generate_series(1, 20); SELECT nextval('free')")
+    source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    ends = room.ends(source, target, "p")
+    sync = ends.sync(Told())
+    sync.first_copy(ends.position())
+    found = sync.sequences
+    assert found is not None
+    assert found.changed == ("public.down", "public.t0_id_seq", "public.t0_n_seq")
+    assert set(found.failed) == {"public.other", "public.missing"}
+    assert "maximum is 9" in found.failed["public.other"]
+    assert "does not exist" in found.failed["public.missing"]
+    # As the source's next value, each.
+    both = "SELECT nextval('t0_id_seq'), nextval('down'), nextval('t0_n_seq')"
+    assert target.query(both) == source.query(both) == [(51, -21, 51)]
+    # One that is not the tables' is left alone.
+    assert target.value("SELECT nextval('free')") == 1
+    target.execute("SELECT setval('t0_id_seq', 900); SELECT setval('down', -900)")
+    source.execute("SELECT setval('t0_n_seq', 70, false)")
+    assert sync.synchronize_sequences().changed == ("public.t0_n_seq",)
+    assert target.query(both) == [(901, -901, 70)]
+    assert sync.synchronize_sequences(may_go_back=True).changed[0] == "public.down"
+    assert target.query(both) == source.query(both)
+    sync.stop()
+
+
+def test_without_its_snapshot_a_table_begins_anew(room: Room) -> None:
+    ends, source, target = _filled(room)
+    target.execute("CREATE TABLE child (id int REFERENCES t0)")
+    settings = {"range_bytes": _SMALL_RANGE, "connections": 1}
+    ends.killed_at("table_sync.after_range=kill@4", **settings)
+    assert 0 < len(_rows(target)) < 3000
+    source.execute("DELETE FROM t0 WHERE id % 3 = 0")
+    room.service.call("DELETE", f"/slots/{ends.slot}/snapshot")
+    sync = ends.sync(Told(), **settings)
+    (begun,) = sync.states.all().values()
+    sync.first_copy(ends.position())
+    (table,) = sync.states.all().values()
+    assert table.lsn > begun.lsn
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+def test_rows_that_are_there_stay_and_one_in_the_way_is_told(room: Room) -> None:
+    ends, source, target = _filled(room, tables=2)
+    target.execute("INSERT INTO t0 VALUES (-1, 0, 'mine'); INSERT INTO t1 VALUES (2999, 0, 'mine')")
+    told = Told()
+    sync = ends.sync(told, range_bytes=_SMALL_RANGE)
+    sync.first_copy(ends.position())
+    # As PostgreSQL: beside them.
+    assert _rows(target) == [(-1, 0, "mine"), *_rows(source)]
+    failed = sync.states.all()["public", "t1"]
+    assert failed.state == SyncState.INIT
+    assert _rows(target, "t1") == [(2999, 0, "mine")]
+    assert "duplicate key value violates unique constraint" in failed.error
+    remedy = "TRUNCATE public.t1;"
+    assert remedy in failed.error
+    target.execute(remedy)
+    sync.start()
+    wait_until("it is copied", lambda: _states(sync)["t1"] == "f", lambda: str(told.sentences))
+    assert _rows(target, "t1") == _rows(source, "t1")
+    sync.stop()
+
+
+def test_a_table_that_fails_leaves_the_others_alone(room: Room) -> None:
+    ends, source, target = _filled(room, tables=5)
+    target.execute(
+        "ALTER TABLE t0 ADD CHECK (id < 2500); ALTER TABLE t1 DROP COLUMN s;"
+        "DROP TABLE t2; ALTER TABLE t3 RENAME TO other; CREATE VIEW t3 AS SELECT * FROM other"
+    )
+    told = Told()
+    sync = ends.sync(told, range_bytes=_SMALL_RANGE)
+    sync.first_copy(ends.position())
+    assert _states(sync) == {"t0": "i", "t1": "i", "t2": "i", "t3": "i", "t4": "s"}
+    errors = {table.table: table.error for table in sync.states.all().values()}
+    assert "violates check constraint" in errors["t0"]
+    assert 'is missing replicated column: "s"' in errors["t1"]
+    assert 'relation "public.t2" does not exist' in errors["t2"]
+    assert "not supported for views" in errors["t3"]
+    # Of the first what was copied is away again.
+    assert _rows(target) == []
+    assert _rows(target, "t4") == _rows(source, "t4")
+    # Nothing is held for them.
+    assert sync.states.hold_lsn() is None
+    sync.stop()
+
+
+@pytest.mark.follows_hint("source_table_altered")
+def test_what_is_altered_while_it_is_copied_is_copied_anew(room: Room) -> None:
+    ends, source, target = _filled(room, tables=4)
+    told = Told()
+    sync = ends.sync(told, connections=1)
+    copying = threading.Thread(target=sync.first_copy, args=[ends.position()])
+    with target.connect() as blocker:
+        # The snapshot is there, and the first of four is waited for.
+        blocker.execute("BEGIN; LOCK TABLE t0 IN ACCESS EXCLUSIVE MODE")
+        blocker.execute("LOCK TABLE t1, t2, t3 IN SHARE MODE")
+        copying.start()
+        wait_until(
+            "a copy waits",
+            lambda: bool(
+                target.value(
+                    "SELECT count(*) FROM pg_stat_activity"
+                    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+                )
+            ),
+        )
+        waits_for_first = sync.states.all()["public", "t0"]
+        assert waits_for_first.state in ("i", "d")
+        # To a snapshot from before a heap that was written anew is empty.
+        source.execute("ALTER TABLE t1 ALTER a TYPE bigint")
+        source.execute("TRUNCATE t2; INSERT INTO t2 VALUES (1, 1, 'after')")
+        source.execute("DROP TABLE t3")
+        blocker.execute("ROLLBACK")
+    copying.join()
+    assert _states(sync) == {"t0": "s", "t1": "s", "t2": "s", "t3": "i"}, told.sentences
+    hint = remedies.remedy(sync.errors["public", "t1"], "source_table_altered")
+    assert hint == "The table is copied anew, as it is then."
+    for table in ("t0", "t1", "t2"):
+        assert _rows(target, table) == _rows(source, table)
+    dropped = sync.states.all()["public", "t3"]
+    assert "is not published on the source any more" in dropped.error
+    # Its remedy.
+    assert "A refresh forgets it" in dropped.error
+    sync.start()
+    sync.refresh()
+    wait_until("it is forgotten", lambda: "t3" not in _states(sync))
+    sync.stop()

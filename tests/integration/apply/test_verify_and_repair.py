@@ -1,0 +1,213 @@
+"""The target against its source: what is found, what is not taken for a difference, what is mended.
+
+Nobody applies here but the test: what the slot has confirmed and what the target has is its choice.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.remedies import remedy
+from harness.service import service_in_process
+from spillway.apply.options import Rename
+from spillway.apply.verify.run import VerifySettings, verify
+from spillway.errors import NotReady
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.cluster import Cluster, Database
+    from harness.service import Service
+
+SLOT = "copied"
+SCHEMA = """
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE TABLE one (id int PRIMARY KEY, word text, day date, moods mood[], pair int4range, c char(4));
+CREATE TABLE two (a text, b numeric, PRIMARY KEY (a, b));
+CREATE TABLE keyless (a int, b text);
+ALTER TABLE keyless REPLICA IDENTITY FULL;
+CREATE TABLE always (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v float8);
+"""
+ROWS = """
+INSERT INTO one SELECT n, 'word ' || n, date '2000-01-01' + n, '{sad,NULL}', int4range(0, n), 'a'
+  FROM generate_series(1, 3000) n;
+INSERT INTO two SELECT 'k' || n, n / 7.0 FROM generate_series(1, 500) n;
+INSERT INTO keyless SELECT n / 2, 'twice' FROM generate_series(1, 100) n;
+INSERT INTO always (v) SELECT n / 3.0 FROM generate_series(1, 50) n;
+"""
+
+
+class Standing:
+    """A source, a target with the same rows, a slot, and somebody who confirms all of it."""
+
+    def __init__(self, service: Service, source: Database, target: Database) -> None:
+        self.service, self.source, self.target = service, source, target
+        self.confirms = threading.Event()
+        #: held from a commit of the source to that of the target
+        self.applying = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._confirm, daemon=True)
+        self.confirms.set()
+        self._thread.start()
+
+    def settings(self, *tables: str, **more: object) -> VerifySettings:
+        return VerifySettings(
+            SLOT,
+            self.source.dsn,
+            self.target.dsn,
+            tables=tables,
+            **{"timeout_s": 30.0, **more},  # type: ignore[arg-type]
+            grpc=self.service.grpc_address,
+        )
+
+    def _confirm(self) -> None:
+        while not self._stop.is_set():
+            with self.applying:
+                if self.confirms.is_set():
+                    end = self.service.slot(SLOT)["decoded_lsn"]
+                    self.service.http.post(f"/v1/slots/{SLOT}/advance", json={"upto_lsn": end})
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def followed(
+    session_cluster: Callable[[int], Cluster], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Standing]:
+    """Both sides and a service, for the whole module."""
+    cluster = session_cluster(18)
+    source, target = (cluster.create_database(f"verify_{secrets.token_hex(4)}") for _ in range(2))
+    with service_in_process(tmp_path_factory.mktemp("service")) as service:
+        service.create_source(source.dsn)
+        service.create_slot(SLOT, source.name)
+        there = Standing(service, source, target)
+        yield there
+        there.close()
+        service.drop_slot(SLOT)
+        service.call("DELETE", "/sources/main")
+    for database in (source, target):
+        cluster.drop_database(database.name)
+
+
+@pytest.fixture
+def standing(followed: Standing) -> Standing:
+    """Both sides with the same rows."""
+    for database in (followed.source, followed.target):
+        database.execute("DROP SCHEMA IF EXISTS copy, public CASCADE; CREATE SCHEMA public")
+        database.execute(SCHEMA)
+        database.execute(ROWS)
+    followed.target.execute("ALTER TABLE two ADD local int DEFAULT 7")
+    return followed
+
+
+def test_what_differs_is_named_and_mended(standing: Standing) -> None:
+    found = verify(standing.settings())
+    assert found.equal, [str(table) for table in found.tables]
+    assert {t.table: t.source_rows for t in found.tables} == {
+        "public.one": 3000,
+        "public.two": 500,
+        "public.keyless": 100,
+        "public.always": 50,
+    }
+    standing.target.execute(
+        "UPDATE one SET word = NULL, c = 'b' WHERE id = 5; DELETE FROM one WHERE id = 77;"
+        "INSERT INTO one VALUES (9001); UPDATE two SET local = 8; DELETE FROM two WHERE a = 'k3';"
+        "UPDATE always SET v = 'NaN' WHERE id = 2; DELETE FROM always WHERE id = 3;"
+        "DELETE FROM keyless WHERE ctid = (SELECT min(ctid) FROM keyless)"
+    )
+    found = verify(standing.settings())
+    assert not found.equal
+    told = {table.table: sorted(map(str, table.differences)) for table in found.tables}
+    # Rows that can't be told apart, and nobody says up to where the target is: undecided.
+    (keyless,) = [t for t in found.tables if t.table == "public.keyless"]
+    assert keyless.undecided == [("0", "twice")]
+    assert told == {
+        "public.one": [
+            "(5): word, c",
+            "(77) is in the source only",
+            "(9001) is in the target only",
+        ],
+        "public.two": ["(k3, 0.42857142857142857143) is in the source only"],
+        "public.keyless": [],
+        "public.always": ["(2): v", "(3) is in the source only"],
+    }
+    keyed = ("public.one", "public.two", "public.always")
+    mended = verify(standing.settings(*keyed), repair=True)
+    assert mended.equal, [str(table) for table in mended.tables]
+    repaired = {table.table: table.repaired for table in mended.tables}
+    assert repaired == {"public.one": 3, "public.two": 1, "public.always": 2}
+    assert verify(standing.settings(*keyed)).equal
+    # Columns of the target's own stay.
+    assert standing.target.value("SELECT count(*) FROM two WHERE local = 8") == 499
+
+
+def test_as_of_one_lsn_while_rows_are_written(standing: Standing) -> None:
+    """The target is ahead of the snapshot, and differs by what was written since: that is none."""
+    stop = threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        with standing.source.connect() as source, standing.target.connect() as target:
+            n = 0
+            while not stop.is_set():
+                n += 1
+                with standing.applying:
+                    for session in (source, target):
+                        session.execute("UPDATE one SET word = 'now ' || %s WHERE id <= 200", [n])
+                written.append(n)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        standing.target.execute("UPDATE one SET word = 'wrong' WHERE id IN (1000, 1001)")
+        (found,) = verify(standing.settings("public.one", limit=500)).tables
+        told = sorted(map(str, found.differences))
+        (mended,) = verify(standing.settings("public.one", limit=500), repair=True).tables
+    finally:
+        stop.set()
+        writer.join()
+    assert len(written) > 3
+    assert told == ["(1000): word", "(1001): word"]
+    # What is written to all the time is said to be so, and nothing else.
+    assert {int(key[0]) for key in (*found.undecided, *mended.undecided)} <= set(range(1, 201))
+    assert not mended.differences
+    # The writer here writes to both by itself, and so over what repair wrote.
+    assert verify(standing.settings("public.one", limit=500), repair=True).equal
+
+
+@contextmanager
+def _held(standing: Standing) -> Iterator[None]:
+    standing.confirms.clear()
+    yield
+    standing.confirms.set()
+
+
+@pytest.mark.follows_hint("not_ready")
+def test_a_subscription_that_does_not_move(standing: Standing) -> None:
+    with _held(standing):
+        time.sleep(0.2)
+        with pytest.raises(NotReady) as raised:
+            verify(standing.settings("public.one", timeout_s=0.3))
+    assert "resume it" in remedy(raised.value, "not_ready")
+    assert verify(standing.settings("public.one")).equal
+
+
+def test_names_on_the_target(standing: Standing) -> None:
+    standing.target.execute("CREATE SCHEMA copy; ALTER TABLE one SET SCHEMA copy; DROP TABLE two")
+    rename = Rename({"public.one": "copy.one"})
+    found = verify(standing.settings(rename=rename))
+    said = {table.table: str(table).partition(": ")[2] for table in found.tables}
+    assert said["public.one"] == "equal, 3000 rows at the source, 3000 at the target"
+    assert said["public.two"] == (
+        'not compared, logical replication target relation "public.two" does not exist'
+    )
+    assert not found.equal
