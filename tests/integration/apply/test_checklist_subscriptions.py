@@ -6,7 +6,7 @@ The numbers are those of its tests; docs/reference/apply-checklist.md says what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -198,7 +198,7 @@ def large(sides: SideBySide) -> Iterator[SideBySide]:
         "CREATE PUBLICATION large FOR TABLE c015_large, c021_prepared, c029_wrong, c030_elsewhere,"
         " marker"
     )
-    declared: dict[str, object] = {}
+    declared: dict[str, Any] = {}
     stock = ["streaming = on"]
     if sides.major >= _FILTERS:
         declared["two_phase"] = True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.exact_apply import Ours, Source, drop_target
+from harness.remedies import remedy
 from harness.tiers import deep
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.writer import ExactOptions
@@ -224,6 +225,7 @@ def test_columns_are_merged(ours: Ours) -> None:
 # -- rows that the target refuses -----------------------------------------------------------------
 
 
+@pytest.mark.follows_hint("target_row_refused")
 def test_a_poison_row(ours: Ours) -> None:
     """It stops with its table, key and LSN; as a dead letter it stops nothing; it can be skipped;
     and it goes on when the target takes it.
@@ -246,7 +248,8 @@ def test_a_poison_row(ours: Ours) -> None:
     assert lsn in error.value.message
     assert ours.rows("c") == []
 
-    ours.follow(error.value.hint, "--target-option dead_letter")
+    hint = remedy(error.value, "target_row_refused")
+    ours.follow(hint, "--target-option dead_letter")
     assert ours.take(peek=True).dead_letters == 4
     assert [row[0] for row in ours.rows("c")] == list(range(1, 10))
     assert ours.rows("m") == [(2, 2, "x")]
@@ -265,9 +268,7 @@ def test_a_poison_row(ours: Ours) -> None:
         other.slot = ours.slot
         other.database.execute("; ".join((*TABLES, check)))
         other.database.execute("ALTER TABLE m ALTER a TYPE int USING a::int")
-        other.follow(
-            error.value.hint.replace(ours.plan.subscription, other.plan.subscription), "skip"
-        )
+        other.follow(hint.replace(ours.plan.subscription, other.plan.subscription), "skip")
         other.take()
         assert (other.rows("c"), other.rows("m")) == ([], [(2, 2, "x")])
     finally:

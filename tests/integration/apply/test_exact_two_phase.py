@@ -8,6 +8,7 @@ import pytest
 
 from harness.cluster import Cluster
 from harness.exact_apply import Ours, Source, drop_target
+from harness.remedies import remedy, statements
 from harness.tiers import deep
 from spillway.apply.target.session import TargetSession
 from spillway.errors import ApplyConflict, TargetTransactionLost, TargetTwoPhaseDisabled
@@ -130,6 +131,7 @@ def test_a_rollback_of_what_never_came_is_passed_over(source: Source, ours: Ours
     assert ours.rows("t") == [(2, "y")]
 
 
+@pytest.mark.follows_hint("target_transaction_lost")
 def test_a_commit_of_what_is_gone_stops_until_it_is_skipped(source: Source, ours: Ours) -> None:
     gid = f"g{ours.slot}"
     prepare(source, gid, "INSERT INTO t VALUES (1, 'x')")
@@ -142,11 +144,12 @@ def test_a_commit_of_what_is_gone_stops_until_it_is_skipped(source: Source, ours
     source.database.execute("INSERT INTO t VALUES (2, 'y')")
     with pytest.raises(TargetTransactionLost) as error:
         ours.take(peek=True)
-    ours.follow(error.value.hint, "skip")
+    ours.follow(remedy(error.value, "target_transaction_lost"), "skip")
     ours.take()
     assert ours.rows("t") == [(2, "y")]
 
 
+@pytest.mark.follows_hint("apply_conflict", "target_transaction_lost")
 def test_a_prepared_transaction_that_is_skipped(source: Source, ours: Ours) -> None:
     """What commits it is skipped, too."""
     gid = f"g{ours.slot}"
@@ -155,18 +158,19 @@ def test_a_prepared_transaction_that_is_skipped(source: Source, ours: Ours) -> N
     with pytest.raises(ApplyConflict) as error:
         ours.take(peek=True)
     assert ours.database.value(GIDS) == 0
-    ours.follow(error.value.hint, "skip")
+    ours.follow(remedy(error.value, "apply_conflict"), "skip")
     ours.take()
     source.database.execute(f"COMMIT PREPARED '{gid}'")
     source.database.execute("INSERT INTO t VALUES (2, 'y')")
     with pytest.raises(TargetTransactionLost) as lost:
         ours.take(peek=True)
-    ours.follow(lost.value.hint, "skip")
+    ours.follow(remedy(lost.value, "target_transaction_lost"), "skip")
     ours.take()
     assert ours.rows("t") == [(1, "local"), (2, "y")]
     assert ours.database.value(GIDS) == 0
 
 
+@pytest.mark.follows_hint("target_two_phase_disabled")
 def test_a_target_without_prepared_transactions(source: Source) -> None:
     with Cluster(source.database.cluster.major, max_prepared_transactions=0) as target:
         ours = Ours(source, target.create_database("bare"), source.slot(two_phase=True), True)
@@ -175,9 +179,8 @@ def test_a_target_without_prepared_transactions(source: Source) -> None:
         prepare(source, gid, "INSERT INTO t VALUES (1, 'x')")
         with pytest.raises(TargetTwoPhaseDisabled) as error:
             ours.take(peek=True)
-        statement = "ALTER SYSTEM SET max_prepared_transactions = 100"
-        assert statement in error.value.hint
-        ours.database.execute(statement)
+        for statement in statements(remedy(error.value, "target_two_phase_disabled")):
+            ours.database.execute(statement)
         target.restart()
         ours.take()
         source.database.execute(f"COMMIT PREPARED '{gid}'")

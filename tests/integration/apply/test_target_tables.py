@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.remedies import remedy
 from harness.tiers import majors_by_tier
 from spillway.apply.changes import SourceColumn, SourceRelation
 from spillway.apply.tables.matching import match, match_all
 from spillway.apply.tables.target_tables import TargetTables
-from spillway.errors import SpillwayError, TargetColumnsMissing, TargetTableUnusable
+from spillway.errors import (
+    SpillwayError,
+    TargetColumnsMissing,
+    TargetTableMissing,
+    TargetTableUnusable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,6 +219,7 @@ def test_equality_is_the_indexes_own(pg: Database, session: psycopg.Connection[A
     )
 
 
+@pytest.mark.follows_hint("target_columns_missing", "target_table_unusable")
 def test_missing_and_generated_columns(pg: Database, session: psycopg.Connection[Any]) -> None:
     pg.execute(
         "CREATE TABLE few (a int PRIMARY KEY);"
@@ -226,7 +233,7 @@ def test_missing_and_generated_columns(pg: Database, session: psycopg.Connection
     assert error.hint.endswith(
         'ALTER TABLE public.few ADD COLUMN "b" integer, ADD COLUMN "C" integer;'
     )
-    pg.execute(error.hint.partition(": ")[2])
+    pg.execute(remedy(error, "target_columns_missing").partition(": ")[2])
     assert len(match(session, _relation("few", "a", "b", "C", key=("a",))).columns) == 3
 
     error = _raised(session, _relation("gen", "a", "b", key=("a",)))
@@ -234,7 +241,7 @@ def test_missing_and_generated_columns(pg: Database, session: psycopg.Connection
     assert error.message == (
         'logical replication target relation "public.gen" has incompatible generated column: "b"'
     )
-    pg.execute(error.hint.partition(": ")[2])
+    pg.execute(remedy(error, "target_table_unusable").partition(": ")[2])
     assert match(session, _relation("gen", "a", "b", key=("a",)))
     if pg.cluster.major >= 18:
         pg.execute("CREATE TABLE virt (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a) VIRTUAL)")
@@ -243,6 +250,7 @@ def test_missing_and_generated_columns(pg: Database, session: psycopg.Connection
         assert match(session, _relation("virt", "a", "b", key=("a",)))
 
 
+@pytest.mark.follows_hint("target_table_missing")
 def test_one_tables_trouble_is_its_own(pg: Database, session: psycopg.Connection[Any]) -> None:
     pg.execute(
         "CREATE TABLE good (a int PRIMARY KEY); CREATE VIEW seen AS SELECT * FROM good;"
@@ -263,6 +271,11 @@ def test_one_tables_trouble_is_its_own(pg: Database, session: psycopg.Connection
         refused.format("seen", "views"),
         refused.format("kept", "materialized views"),
     ]
+    missing = found[1]
+    assert isinstance(missing, TargetTableMissing)
+    assert "Create it on the target" in remedy(missing, "target_table_missing")
+    pg.execute("CREATE TABLE nowhere (a int PRIMARY KEY)")
+    assert match(session, _relation("nowhere", "a", key=("a",))).quoted == "public.nowhere"
 
 
 def test_renamed(pg: Database, session: psycopg.Connection[Any]) -> None:

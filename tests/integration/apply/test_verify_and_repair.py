@@ -178,7 +178,7 @@ def test_as_of_one_lsn_while_rows_are_written(standing: Standing) -> None:
     assert len(written) > 3
     assert told == ["(1000): word", "(1001): word"]
     # What is written to all the time is said to be so, and nothing else.
-    assert {int(key[0]) for key in (*found.undecided, *mended.undecided)} <= set(range(1, 201))
+    assert {int(str(key[0])) for key in (*found.undecided, *mended.undecided)} <= set(range(1, 201))
     assert not mended.differences
     # The writer here writes to both by itself, and so over what repair wrote.
     assert verify(standing.settings("public.one", limit=500), repair=True).equal

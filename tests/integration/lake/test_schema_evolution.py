@@ -138,9 +138,9 @@ def test_policies(lake: Lake) -> None:
     lake.slot.commit(insert(OTHERS, id=6))
     lake.slot.commit(insert(other, id=7, n=7, v=7, extra="z"))
     for _ in range(2):
-        (aside,) = lake.run().quarantined
-        assert "column 'v' was string and is int" in aside
-        assert "--resync --table public.items" in aside
+        (told,) = lake.run().quarantined
+        assert "column 'v' was string and is int" in told
+        assert "--resync --table public.items" in told
         assert len(lake.current("public.others")) == 6
         assert len(lake.history("public.items")) == 5
 

@@ -163,8 +163,8 @@ class Source:
             if other in rows:
                 return
             self.table.update(key, {0: other[0], 1: other[1], 2: value})
-            new = (*other, value, UNCHANGED)
-            self.messages.append(change("U", 7, old=(*key, None, None), new=new))
+            moved = (*other, value, UNCHANGED)
+            self.messages.append(change("U", 7, old=(*key, None, None), new=moved))
         else:
             changed: dict[int, bytes | None] = {}
             if draw.random() < 0.6:
@@ -275,19 +275,25 @@ def test_few_steps_for_many_changes() -> None:
     assert [(one.kind, one.rows) for one in made] == [("absent", 50), ("update", 5), ("insert", 50)]
 
 
+def _only(made: list[Step] | None) -> Step:
+    assert made is not None
+    (step,) = made
+    return step
+
+
 def test_a_value_without_a_binary_form_takes_its_column_along() -> None:
     forms = bytes([FORMS["text"], FORMS["text"], FORMS["int4"], FORMS["text"]])
     rows = [(b"a", b"k", b"1", b"x"), (b"b", b"k", b"{}", b'y"\\'), (b"c", b"k", None, None)]
     group = _group([change("I", 7, new=row) for row in rows])
-    (step,) = steps(group, {KNOWN: _plan(forms=forms)}) or ()
+    step = _only(steps(group, {KNOWN: _plan(forms=forms)}))
     assert step.formats == (1, 1, 0, 1)
     assert step.params[2] == b'{"1","{}",NULL}'
     assert _elements(step.params[3]) == [b"x", b'y"\\', None]
-    (step,) = steps(group, {KNOWN: _plan(forms=forms, copy_from=3)}) or ()
+    step = _only(steps(group, {KNOWN: _plan(forms=forms, copy_from=3)}))
     assert (step.kind, step.formats) == ("copy", (0,))
     assert step.params[0] == b'a\tk\t1\tx\nb\tk\t{}\ty"\\\\\nc\tk\t\\N\t\\N\n'
     literal = bytes([FORMS["literal"]] * 4)
-    (step,) = steps(group, {KNOWN: _plan(forms=literal)}) or ()
+    step = _only(steps(group, {KNOWN: _plan(forms=literal)}))
     assert step.params[3] == b'{"x","y\\"\\\\",NULL}'
 
 
@@ -307,7 +313,7 @@ def test_what_cannot_be_netted_is_left_to_others(changes: list[bytes]) -> None:
 def test_tables_without_a_key_take_inserts_alone() -> None:
     plan = StepPlan(KNOWN, 1, (), (), (), _TEXT, _OIDS, 0)
     inserts = [change("I", 7, new=(b"a", b"k", b"", b""))] * 3
-    (step,) = steps(_group(inserts), {KNOWN: plan}) or ()
+    step = _only(steps(_group(inserts), {KNOWN: plan}))
     assert (step.kind, step.rows) == ("insert", 3)
     assert steps(_group([change("D", 7, old=(b"a", b"k", None, None))]), {KNOWN: plan}) is None
     # A table that is not to be written is left out.

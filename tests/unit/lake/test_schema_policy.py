@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -156,6 +157,10 @@ def test_quarantine_and_the_way_back() -> None:
         assert decision == Decision(released=released), policy
 
 
+def _is_loaded_after(loaded: int, _: str, lsn: int) -> bool:
+    return loaded > lsn
+
+
 def test_what_stays_aside_until_a_command_asks_for_it() -> None:
     tables = {"s.a": ADDED, "s.r": RETYPED}
     stays = {name: replace(_aside(name, 10), by_command=True) for name in tables}
@@ -171,7 +176,7 @@ def test_what_stays_aside_until_a_command_asks_for_it() -> None:
     tried = {"s.a": replace(stays["s.a"], tried="0/64")}
     for loaded, released in ((100, set()), (101, {"s.a"})):
         part = _parts({"s.a": ()})
-        decision = decide(EVOLVE, part, tried, lambda _, lsn, at=loaded: at > lsn)
+        decision = decide(EVOLVE, part, tried, partial(_is_loaded_after, loaded))
         assert decision == Decision(released=released)
 
 

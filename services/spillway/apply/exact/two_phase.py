@@ -125,7 +125,7 @@ class PreparedTransactions:
                 "pg_prepared_xacts",
                 hint="It was finished there by somebody else, or skipped. To go on without "
                 f"it: {skip_command(session.subscription, head)}; if it was rolled back there, "
-                "repair its tables afterwards (spillway apply repair).",
+                "repair its tables afterwards (spillway subscription repair).",
                 xid=head.xid,
                 lsn=str(Lsn(head.commit_lsn)),
             )

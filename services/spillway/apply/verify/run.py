@@ -1,4 +1,4 @@
-"""``spillway apply verify`` and ``spillway apply repair``: the target against its source while the
+"""``spillway subscription verify`` and ``repair``: the target against its source while the
 subscription runs.
 
 ::
