@@ -43,6 +43,9 @@ class Cluster(PrivatePostgres):
                 "autovacuum": False,
                 "wal_keep_size": "512MB",
                 "max_prepared_transactions": 20,
+                # Each subscription that writes into the server has an origin or two. Before 18
+                # max_replication_slots is their bound, too.
+                **({"max_active_replication_origins": 64} if major >= 18 else {}),
                 **settings,
             },
             initdb_options=options,

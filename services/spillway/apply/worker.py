@@ -347,8 +347,8 @@ class _Run:
         if self._must_reopen:
             return
         if not session.in_transaction:
-            if last is not None and not group.is_within:
-                self._pass(last.confirm_lsn)
+            if not group.is_within:
+                self._pass(Lsn(0) if last is None else last.confirm_lsn)
             self._at_boundary()
             self._confirm(stream, at_once=last is not None and last.reply_requested)
         self._status.looked(session, stream, self._conflicts, self._sync)
@@ -401,10 +401,11 @@ class _Run:
         return False
 
     def _pass(self, confirm_lsn: Lsn) -> None:
-        """Take a position up to which nothing is left to write."""
-        now_s = time.monotonic()
-        if confirm_lsn > self._session.position and now_s >= self._idle_record_at:
-            self._record_idle(confirm_lsn)
+        """Have the target keep a position up to which nothing is left to write, if it is due."""
+        session = self._session
+        lsn = max(confirm_lsn, session.position)
+        if lsn > session.recorded and time.monotonic() >= self._idle_record_at:
+            self._record_idle(lsn)
 
     def _record_idle(self, lsn: Lsn) -> None:
         self._session.record(_Idle(lsn, int((time.time() - _POSTGRES_EPOCH_S) * 1e6)))

@@ -105,13 +105,16 @@ def test_what_is_flushed_is_known(plan: TargetPlan) -> None:
         assert session.flushed() == Lsn(0)
         _write(session, 1)
         session.commit(Position(0x100))
+        # What the target does not keep is not confirmed either.
         session.passed(0x180)
         assert session.awaits_flush
-        assert session.flush() == Lsn(0x180)
+        assert (session.position, session.recorded) == (0x180, 0x100)
+        assert session.flush() == Lsn(0x100)
         assert not session.awaits_flush
-        # Nothing is to be flushed before it.
         session.passed(0x200)
-        assert session.flushed() == Lsn(0x200)
+        assert session.flushed() == Lsn(0x100)
+        session.record(Position(0x200))
+        assert session.recorded == session.flush() == Lsn(0x200)
 
 
 def test_prepared_transactions_have_their_positions(plan: TargetPlan, pg: Database) -> None:

@@ -118,13 +118,14 @@ class TargetSession:
         #: (LSN at the source, the target's LSN that must be flushed, when it was committed)
         self._pending: deque[tuple[int, int, float]] = deque()
         self._flushed = Lsn(0)
-        self._local_lsn = 0
         #: whether triggers and foreign keys rest, as for PostgreSQL's worker
         self.may_replicate_role = False
         #: whether rows and commits carry a replication origin
         self.uses_origin = False
         #: the stream begins here; every transaction that ends before is on the target
         self.position = Lsn(0)
+        #: the position that the target keeps
+        self.recorded = Lsn(0)
         try:
             self.facts: TargetFacts = ask(self.connection)
             self.facts.check_writable()
@@ -241,17 +242,16 @@ class TargetSession:
         """Hear that a transaction with *head*'s position is committed, and that the target's WAL
         ended at *local_lsn* after that.
         """
-        self._local_lsn = local_lsn
-        self.position = Lsn(head.end_lsn)
+        self.position = self.recorded = Lsn(head.end_lsn)
         self._pending.append((head.end_lsn, local_lsn, time.monotonic()))
 
     def passed(self, end_lsn: int) -> None:
-        """Hear that nothing before *end_lsn* is left to write, and nothing was written for it."""
+        """Hear that nothing before *end_lsn* is left to write, and nothing was written for it.
+
+        The target does not have that position, so it is not flushed: a slot that were confirmed up
+        to it would be taken for one that is ahead of a target which lost commits.
+        """
         self.position = max(self.position, Lsn(end_lsn))
-        if self._pending:
-            self._pending.append((end_lsn, self._local_lsn, self._pending[-1][2]))
-        else:
-            self._flushed = max(self._flushed, Lsn(end_lsn))
 
     def rollback(self) -> None:
         """Roll back what is open, and forget what was set up for its commit.
@@ -350,7 +350,7 @@ class TargetSession:
                 + forget_sql(plan.subscription, origin, ("progress",)),
                 subscription=plan.subscription,
             )
-        self.position = self._flushed = Lsn.parse(remote_lsn)
+        self.position = self.recorded = self._flushed = Lsn.parse(remote_lsn)
         if origin is None and self.facts.may_use_origins:
             origin = plan.origin
             with self.connection.transaction():
