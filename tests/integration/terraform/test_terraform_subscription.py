@@ -222,7 +222,11 @@ def test_import_and_drift(core: Core, service: Service, config: dict[str, Any]) 
             "unsupported_feature",
             ("target", "iceberg_catalog"),
         ),
-        ({"target": {"kind": "postgres", "dsn": "host=db"}}, "unsupported_feature", None),
+        (
+            {"target": {"kind": "postgres", "dsn": "host=127.0.0.1 port=1 dbname=x"}},
+            "target_unavailable",
+            None,
+        ),
         ({"target": {"kind": "kafka", "options": {"topic": "t"}}}, "invalid_request", None),
         ({"source": "books"}, "unknown_source", ("source",)),
         ({"slot": "watch"}, "conflict", None),
