@@ -36,6 +36,7 @@ LONG_ALONE: Final = {
         "integration/walsender/test_debezium.py::test_over_kills",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
+        "integration/apply/test_random_workload.py::test_equal_at_the_end_of_many",
         "integration/lake/test_random_changes.py::test_random_changes",
         "integration/test_certify_wire.py::test_more_seeds_are_equal",
         "oracle/test_random_seeds.py::test_seeds_equal_the_server",
@@ -73,12 +74,15 @@ LONG_ALONE: Final = {
         "integration/lake/test_layout.py::test_rows_move_between_partitions",
         "integration/lake/test_layout.py::test_the_column_of_a_partition_goes",
         "integration/lake/test_maintenance.py::test_rounds",
+        "integration/lake/test_materialize.py::test_no_name_of_a_column_is_one_of_the_lakes_own",
+        "integration/lake/test_materialize.py::test_one_tables_poison_stops_no_other",
         "integration/lake/test_read.py::test_a_table_that_was_being_loaded_is_left_out",
         "integration/lake/test_read.py::test_parquet_forgets",
         "integration/lake/test_read.py::test_points_are_bounded",
         "integration/lake/test_schema_evolution.py::test_ddl_of_a_source",
         "integration/lake/test_schema_evolution.py::test_wider_and_created_again",
         "integration/test_tls.py::test_an_expired_certificate_is_said",
+        "integration/walsender/test_create_subscription.py::test_a_slot_that_can_not_be_made_anew",
         "integration/walsender/test_create_subscription.py::test_options",
     },
     "the first tier goes the same way elsewhere: a subscription keeps a lake in "
