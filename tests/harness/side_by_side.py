@@ -128,6 +128,25 @@ class SideBySide:
             },
         )
         self.names.append(name)
+        if declared["copy_data"]:
+            self._wait_copied(name)
+
+    def _wait_copied(self, name: str) -> None:
+        """Wait until both have the tables: each copy is as of a moment of its own, and what is only
+        partly published (inserts alone) would differ by what was written between the two.
+        """
+        wait_until(
+            "the stock subscription has copied its tables",
+            lambda: (
+                self.stock.query("SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'") == []
+            ),
+            self.told,
+        )
+        wait_until(
+            "ours has copied its tables",
+            lambda: self.view(name)["state"] == "streaming",
+            self.told,
+        )
 
     def unsubscribe(self, name: str) -> None:
         """Drop both subscriptions."""
