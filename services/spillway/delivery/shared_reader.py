@@ -184,12 +184,7 @@ class SharedReader:
         Raises:
             What the reader raises, to everyone who asks.
         """
-        if self._failure is None and self._step is None and self._is_little():
-            try:
-                self._keep(self._take())
-            except BaseException as error:
-                self._failure = error
-                raise
+        if self.take_at_once(AT_ONCE_BYTES):
             return self._kept[-1]
         self.begin()
         assert self._step is not None
@@ -199,6 +194,22 @@ class SharedReader:
         # Who waited may run before the future's callback does.
         self._taken(future)
         return kept
+
+    def take_at_once(self, limit_bytes: int) -> bool:
+        """Take the next step here and now; False if it may be more than *limit_bytes* of the log,
+        or has to be waited for.
+
+        Raises:
+            What the reader raises.
+        """
+        if self._failure is not None or self._step is not None or not self._is_little(limit_bytes):
+            return False
+        try:
+            self._keep(self._take())
+        except BaseException as error:
+            self._failure = error
+            raise
+        return True
 
     def begin(self) -> None:
         """Have the next step taken on a worker, unless one is under way."""
@@ -233,8 +244,10 @@ class SharedReader:
         cost = _STEP_COST + len(step.messages.payload) + 16 * step.messages.count
         return KeptStep(step, counted, reader.counts, reader.first_lsn, visible, after, cost)
 
-    def _is_little(self) -> bool:
-        """Say whether the event loop may read from where the reader found the log's end."""
+    def _is_little(self, limit_bytes: int) -> bool:
+        """Say whether the event loop may read from where the reader found the log's end: not more
+        than *limit_bytes* have come, in the same file.
+        """
         newest = self._kept[-1] if self._kept else None
         visible = self._log.snapshot()
         return (
@@ -245,7 +258,7 @@ class SharedReader:
             and newest.visible is not None
             and visible is not None
             and visible.segments[-1] is newest.visible.segments[-1]
-            and visible.end - newest.visible.end <= AT_ONCE_BYTES
+            and visible.end - newest.visible.end <= limit_bytes
         )
 
     # ---- what is kept

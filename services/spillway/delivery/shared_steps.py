@@ -86,6 +86,38 @@ class SharedSteps:
                 await asyncio.wait([wait])
             else:
                 await self._shared.take()
+        kept = self._pass(kept)
+        if (
+            self._key is not None
+            and kept.step.exhausted
+            and self._place.number == self._shared.next
+        ):
+            await self._join()
+        return kept
+
+    def step_at_once(self, limit_bytes: int) -> KeptStep | None:
+        """Take the stream one step on without waiting for anything; None if that can't be, or is
+        more than *limit_bytes* of the log.
+
+        Raises:
+            What the reader raises.
+        """
+        shared, number = self._shared, self._place.number
+        # With several readers one may be caught up with, or joined.
+        if self._key is not None and not self._readers.is_only(self._key, shared):
+            return None
+        kept = shared.kept(number)
+        if kept is None:
+            if number != shared.next or not shared.at_end or not shared.take_at_once(limit_bytes):
+                return None
+            kept = shared.kept(number)
+            assert kept is not None
+        return self._pass(kept)
+
+    def _pass(self, kept: KeptStep) -> KeptStep:
+        """Account for *kept*, which the stream has from here on; return it with what goes with
+        it.
+        """
         self._place.number += 1
         self._place.made += kept.cost
         if self._place.number < self._shared.next:
@@ -94,10 +126,8 @@ class SharedSteps:
         self._place.moved_s = self._loop.time()
         if self._key is None:
             self._shared.forget_before(self._place.number)
-            return kept
-        self._readers.look(self._key)
-        if kept.step.exhausted and self._place.number == self._shared.next:
-            await self._join()
+        else:
+            self._readers.look(self._key)
         return kept
 
     def _with_following(self, kept: KeptStep) -> KeptStep:
