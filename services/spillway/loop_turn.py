@@ -1,4 +1,4 @@
-"""The event loop's turn: what is the loop's own may be used by another thread while the loop sleeps.
+"""The event loop's turn: another thread may use what is the loop's own while the loop sleeps.
 
 To hand a transaction to a client the decoder's thread would wake the event loop, which wakes a
 task: two turns of two threads, which cost more than the delivery. But whoever wakes a loop that

@@ -129,6 +129,6 @@ class LiveConsumer(Protocol):
         """Whether :meth:`take` would hand on what it gets at once."""
         ...
 
-    def take(self, batch: StreamBatch) -> None:
-        """Take a batch that has messages. What it raises, the stream's next_batch raises."""
+    def take(self, messages: EncodedBatch, confirm_lsn: Lsn) -> None:
+        """Take the messages of a batch. What it raises, the stream's next_batch raises."""
         ...

@@ -113,6 +113,8 @@ class SharedReader:
         self.made = 0
         self._step: asyncio.Future[KeptStep] | None = None
         self._failure: BaseException | None = None
+        # Made at once, and not kept yet.
+        self._made: KeptStep | None = None
         #: called with this reader whenever it keeps one more step
         self.on_kept: Callable[[SharedReader], None] | None = None
         # A worker has had rows, so that what a plugin loads at its first is loaded.
@@ -184,8 +186,10 @@ class SharedReader:
         Raises:
             What the reader raises, to everyone who asks.
         """
-        if self.take_at_once(AT_ONCE_BYTES):
-            return self._kept[-1]
+        kept = self.make_at_once(AT_ONCE_BYTES)
+        if kept is not None:
+            self.keep_made()
+            return kept
         self.begin()
         assert self._step is not None
         future = self._step
@@ -195,21 +199,27 @@ class SharedReader:
         self._taken(future)
         return kept
 
-    def take_at_once(self, limit_bytes: int) -> bool:
-        """Take the next step here and now; False if it may be more than *limit_bytes* of the log,
-        or has to be waited for.
+    def make_at_once(self, limit_bytes: int) -> KeptStep | None:
+        """Take the next step here and now; None if it may be more than *limit_bytes* of the log, or
+        has to be waited for. :meth:`keep_made` must follow before anything else happens.
 
         Raises:
             What the reader raises.
         """
         if self._failure is not None or self._step is not None or not self._is_little(limit_bytes):
-            return False
+            return None
         try:
-            self._keep(self._take())
+            self._made = self._take()
         except BaseException as error:
             self._failure = error
             raise
-        return True
+        return self._made
+
+    def keep_made(self) -> None:
+        """Keep the step that was made at once, if one was."""
+        made, self._made = self._made, None
+        if made is not None:
+            self._keep(made)
 
     def begin(self) -> None:
         """Have the next step taken on a worker, unless one is under way."""
@@ -234,7 +244,8 @@ class SharedReader:
     def _take(self) -> KeptStep:
         reader = self._reader
         before = self.head
-        visible, counted = self._log.snapshot(), reader.counts
+        visible = self._log.snapshot()
+        counted = self._kept[-1].counts if self._kept else reader.counts
         step = reader.step(self.batch_bytes)
         after = None
         if not reader.between:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spillway.plugins.messages import EncodedBatch
@@ -86,7 +85,7 @@ class SharedSteps:
                 await asyncio.wait([wait])
             else:
                 await self._shared.take()
-        kept = self._pass(kept)
+        kept = self.passed(kept)
         if (
             self._key is not None
             and kept.step.exhausted
@@ -95,29 +94,29 @@ class SharedSteps:
             await self._join()
         return kept
 
-    def step_at_once(self, limit_bytes: int) -> KeptStep | None:
-        """Take the stream one step on without waiting for anything; None if that can't be, or is
-        more than *limit_bytes* of the log.
+    def next_at_once(self, limit_bytes: int) -> KeptStep | None:
+        """Return the next step, which :meth:`passed` must be told of before anything else happens;
+        None if it has to be waited for, or is more than *limit_bytes* of the log.
 
         Raises:
             What the reader raises.
         """
         shared, number = self._shared, self._place.number
         # With several readers one may be caught up with, or joined.
-        if self._key is not None and not self._readers.is_only(self._key, shared):
+        if not shared.at_end or (
+            self._key is not None and not self._readers.is_only(self._key, shared)
+        ):
             return None
-        kept = shared.kept(number)
-        if kept is None:
-            if number != shared.next or not shared.at_end or not shared.take_at_once(limit_bytes):
-                return None
-            kept = shared.kept(number)
-            assert kept is not None
-        return self._pass(kept)
+        ahead = shared.next - number
+        if ahead:
+            return shared.kept(number) if ahead == 1 else None
+        return shared.make_at_once(limit_bytes)
 
-    def _pass(self, kept: KeptStep) -> KeptStep:
+    def passed(self, kept: KeptStep) -> KeptStep:
         """Account for *kept*, which the stream has from here on; return it with what goes with
         it.
         """
+        self._shared.keep_made()
         self._place.number += 1
         self._place.made += kept.cost
         if self._place.number < self._shared.next:
@@ -149,7 +148,7 @@ class SharedSteps:
         if last is kept:
             return kept
         messages = EncodedBatch.joined([step.messages for step in steps])
-        step = replace(last.step, messages=messages)
+        step = last.step._replace(messages=messages)
         return last._replace(step=step, counted=kept.counted, first_lsn=kept.first_lsn)
 
     def begin(self) -> None:

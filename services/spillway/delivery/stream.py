@@ -143,19 +143,22 @@ class EngineStream:
             self._decoded.check_readable()
             if self._end is None or self._end is self._decoded.log.snapshot():
                 return self._end is not None
-            kept = self._steps.step_at_once(limit_bytes)
+            kept = self._steps.next_at_once(limit_bytes)
         except Exception:  # noqa: BLE001 - not this thread's: the caller looks, and is raised the same
             return False
         if kept is None:
             return False
-        step = self._taken(kept)
-        if step.messages.count or step.messages.notices:
-            try:
-                live.take(self._batch(step.messages))
-            except Exception as error:  # noqa: BLE001 - as above
-                waiter.set_exception(error)
-                return True
-        return step.exhausted and not step.reached_end
+        # First of all it is on its way; the accounts can wait as long as this thread has the turn.
+        step = kept.step
+        try:
+            if step.messages.count or step.messages.notices:
+                live.take(step.messages, Lsn(max(self._handed_out_lsn, step.confirm_lsn)))
+        except Exception as error:  # noqa: BLE001 - as above
+            waiter.set_exception(error)
+        finally:
+            self._taken(self._steps.passed(kept))
+            self._note_sent()
+        return waiter.done() or (step.exhausted and not step.reached_end)
 
     async def wanted(self) -> None:
         """Wait until the client is to be asked whether it is there; see the interface."""
@@ -223,10 +226,13 @@ class EngineStream:
             timer.cancel()
             self._waiter = self._live = None
 
+    def _note_sent(self) -> None:
+        if self._active is not None:
+            self._active.sent_lsn = Lsn(self._handed_out_lsn)
+
     def _batch(self, messages: EncodedBatch, *, final: bool = False) -> StreamBatch:
         confirm_lsn = self._handed_out_lsn
-        if self._active is not None:
-            self._active.sent_lsn = Lsn(confirm_lsn)
+        self._note_sent()
         first = int.from_bytes(messages.lsns[:8], "little") if messages.count else confirm_lsn
         return StreamBatch(
             messages=messages,

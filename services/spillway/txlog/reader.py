@@ -108,8 +108,9 @@ class LogReader:
         self._lock = threading.Lock()
         #: whom to tell, and whether before the others
         self._listeners: dict[Callable[[], None], bool] = {}
-        #: the same in order, another tuple when that changes
-        self._told: tuple[Callable[[], None], ...] = ()
+        #: the same, those before the others and the others
+        self._first: tuple[Callable[[], None], ...] = ()
+        self._others: tuple[Callable[[], None], ...] = ()
         self._visible: Snapshot | None = None
 
     # -- the writer's -------------------------------------------------------------------------
@@ -118,9 +119,14 @@ class LogReader:
         """Let *visible* be seen from now on."""
         self._visible = visible
 
+    def tell_first(self) -> None:
+        """Call the listeners that are to be called before the others: there is more to see."""
+        for listener in self._first:
+            listener()
+
     def tell(self) -> None:
-        """Call the listeners: there is more to see."""
-        for listener in self._told:
+        """Call the others."""
+        for listener in self._others:
             listener()
 
     # -- what readers ask ---------------------------------------------------------------------
@@ -199,7 +205,8 @@ class LogReader:
             self._sort()
 
     def _sort(self) -> None:
-        self._told = tuple(sorted(self._listeners, key=lambda one: not self._listeners[one]))
+        self._first = tuple(one for one, is_first in self._listeners.items() if is_first)
+        self._others = tuple(one for one, is_first in self._listeners.items() if not is_first)
 
 
 class FollowedLog(LogReader):
@@ -468,5 +475,6 @@ class FollowedLog(LogReader):
                 now = error.code
             if now is not seen:
                 seen, changed_s = now, time.monotonic()
+                self.tell_first()
                 self.tell()
             stop.wait(pause_s(time.monotonic() - changed_s))

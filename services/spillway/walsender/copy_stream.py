@@ -3,7 +3,7 @@
 ::
 
     engine ──next_batch──▶ sender ──frames──▶ client     one kernel call and one write a batch
-    engine ──────────────take──────frames──▶ client     the same while the sender waits: what is live
+    engine ───────────────take─────frames──▶ client     what comes live, while the sender waits
     engine ◀───confirm──── feedback ◀───r──── client
                            watchdog ──k?───▶ client      wal_sender_timeout
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from spillway._kernels.walsender.text_conversion import TextConversion
     from spillway.service.interface import SlotStream
-    from spillway.service.model import EncodedBatch, StreamBatch
+    from spillway.service.model import EncodedBatch
     from spillway.walsender.handshake import Connection
 
 #: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
@@ -159,10 +159,10 @@ class CopyStream:
         while True:
             batch = await self._stream.next_batch(wait_s, self)
             if batch.messages.count or batch.messages.notices:
-                self.take(batch)
+                self.take(batch.messages, batch.confirm_lsn)
             else:
                 self._sent_lsn = batch.confirm_lsn
-                if not self._rests and self._is_worth_telling():
+                if self._is_worth_telling():
                     self._write_keepalive(reply_requested=False)
             # Not kept while the client takes its time.
             del batch
@@ -174,17 +174,17 @@ class CopyStream:
         transport = self._connection.writer.transport
         return not transport.get_write_buffer_size() and not transport.is_closing()
 
-    def take(self, batch: StreamBatch) -> None:
+    def take(self, messages: EncodedBatch, confirm_lsn: Lsn) -> None:
         """Write a batch's messages.
 
         Raises:
             WireError: one of them can't be converted; what is before it is written.
         """
-        frames, failure = self._told(batch.messages)
+        frames, failure = self._told(messages)
         self._connection.writer.write(frames)
         if failure is not None:
             raise failure
-        self._sent_lsn = batch.confirm_lsn
+        self._sent_lsn = confirm_lsn
         self._wrote_at_s = self._loop.time()
         if self._rests is None:
             self._rests = self._loop.call_later(_CAUGHT_UP_S, self._rest)
