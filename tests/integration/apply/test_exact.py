@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.exact_apply import Ours, Source, Stock, drop_target
-from harness.tiers import deep, majors_by_tier
+from harness.tiers import majors_by_tier
 from spillway.apply.exact.writer import ExactOptions
 from spillway.errors import ApplyConflict, TargetRefused
 
