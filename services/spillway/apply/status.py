@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.sync.states import SyncState
 from spillway.consumer.status_file import StatusFile
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from spillway.apply.changes import Touched
     from spillway.apply.conflicts.log import ConflictFile
+    from spillway.apply.grouped.writer import GroupedWriter
     from spillway.apply.stream import ArrivingChanges
     from spillway.apply.sync.states import TableName, TableState
     from spillway.apply.sync.table_sync import TableSync
@@ -96,6 +97,7 @@ class ApplyStatusFile(StatusFile):
         stream: ArrivingChanges,
         conflicts: ConflictFile,
         sync: TableSync | None,
+        grouped: GroupedWriter,
     ) -> None:
         """Tell where the worker is, if the last time was a while ago."""
         if time.monotonic() - self._looked_at < _LOOK_S:
@@ -113,6 +115,10 @@ class ApplyStatusFile(StatusFile):
             stats["last_msg_receipt_time"] = _time(stream.received_at)
             stats["latest_end_time"] = _time(stream.sent_at)
             stats |= self._conflicts(conflicts)
+            stats["groups_declined"] = grouped.declined
+            stats["why_declined"] = grouped.why_declined or None
+            if sync is not None:
+                stats |= _of_sync(sync)
 
     def _conflicts(self, conflicts: ConflictFile) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -120,6 +126,18 @@ class ApplyStatusFile(StatusFile):
             name = f"confl_{kind}"
             counts[name] = counts.get(name, int(self._before.get(name) or 0)) + count
         return counts
+
+
+def _of_sync(sync: TableSync) -> dict[str, Any]:
+    """What became of tables that the target lacked, and of sequences."""
+    found: dict[str, Any] = {
+        "tables_made_by": sync.missing.made_by or None,
+        "not_made": dict(sync.missing.not_made) or None,
+    }
+    if (sequences := sync.sequences) is not None:
+        found["sequences_synchronized_at"] = _time(sequences.at)
+        found["sequences_failed"] = dict(sequences.failed) or None
+    return found
 
 
 def _time(seconds: float) -> str | None:
