@@ -51,13 +51,13 @@ class PgAttribute(NamedTuple):
     attalign: str
     attnotnull: bool
     #: None: of a row that an earlier release read over SQL, and left this out
-    atthasdef: bool | None
+    atthasdef: bool
     atthasmissing: bool
     attidentity: str
     attgenerated: str
     attisdropped: bool
     #: None as for atthasdef
-    attcollation: int | None
+    attcollation: int
     #: the element of attmissingval's array, not the array
     attmissingval: MissingValue
 
