@@ -1,5 +1,5 @@
-"""Changes into another PostgreSQL: a stock ``CREATE SUBSCRIPTION`` beside ours, between the same two
-servers and of the same WAL.
+"""Changes into another PostgreSQL: a stock ``CREATE SUBSCRIPTION`` beside ours, between the same
+two servers and of the same WAL.
 
 Both subscribe to the source before anything is written, and wait: the stock subscription is
 disabled, the service sleeps. Then the WAL is written, and each side has its turn: from enabling the
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench import initial_copy
 from bench.latency import quantiles_ms
 from bench.machine import cpu_seconds, tree_cpu_seconds
-from bench.ranges import PUBLICATION, Databases, prepare, wal_ranges
+from bench.ranges import prepare, wal_ranges
 from bench.results import POSTGRESQL, SPILLWAY, BenchFailed
 from bench.service import bench_source
 from bench.source import flushed_lsn, wait_until
@@ -33,7 +33,7 @@ from spillway.pg import rmgr
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from bench.scenarios import Scene
     from harness.cluster import Database
@@ -88,7 +88,9 @@ def apply(scene: Scene) -> dict[str, Any]:
                         **{side: _median(turns) for side, turns in runs.items()},
                     }
                     for side in runs:
-                        scene.say(f"   {wal_range.key}, {side}: {_told(figures, wal_range.key, side)}")
+                        scene.say(
+                            f"   {wal_range.key}, {side}: {_told(figures, wal_range.key, side)}"
+                        )
             _compare(theirs, ours)
     figures["lag"] = _lag(scene, major)
     for side in (POSTGRESQL, SPILLWAY):
@@ -113,13 +115,14 @@ def _like(one: Database, other: Database) -> None:
             [table],
         )
         other.execute(f"CREATE TABLE {table} ({columns}{', ' + key if key else ''})")
-        with one.connect() as source, other.connect() as target, source.cursor() as reading:
-            with (
-                reading.copy(f"COPY {table} TO STDOUT") as rows,
-                target.cursor().copy(f"COPY {table} FROM STDIN") as written,
-            ):
-                for row in rows:
-                    written.write(row)
+        with (
+            one.connect() as source,
+            other.connect() as target,
+            source.cursor().copy(f"COPY {table} TO STDOUT") as rows,
+            target.cursor().copy(f"COPY {table} FROM STDIN") as written,
+        ):
+            for row in rows:
+                written.write(row)
 
 
 @contextmanager
