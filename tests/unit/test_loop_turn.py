@@ -1,4 +1,4 @@
-"""An event loop's turn: lent while the loop sleeps, to one at a time; the loop goes on with what was
+"""An event loop's turn: lent while it sleeps, to one at a time, and it goes on with what was
 scheduled meanwhile.
 """
 
