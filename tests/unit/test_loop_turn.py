@@ -65,36 +65,40 @@ def test_nothing_runs_on_the_loop_while_its_turn_is_lent(loop: LendingLoop) -> N
 
 
 def test_what_a_borrower_schedules_is_run(loop: LendingLoop) -> None:
-    """The loop would sleep for long: for the end of the test's time."""
+    """The loop would sleep on: nothing else wakes it."""
+
+    def borrower(future: asyncio.Future[None]) -> list[bool]:
+        soon, later = threading.Event(), threading.Event()
+        asleep(loop)
+        assert loop.borrow()
+        future.add_done_callback(lambda _: soon.set())
+        future.set_result(None)
+        loop.give_back()
+        found = [soon.wait(20)]
+        asleep(loop)
+        assert loop.borrow()
+        loop.call_later(0.001, later.set)
+        loop.give_back()
+        return [*found, later.wait(20)]
 
     async def main() -> None:
-        future = loop.create_future()
-        later = asyncio.Event()
-
-        def borrower() -> None:
-            asleep(loop)
-            assert loop.borrow()
-            future.set_result("soon")
-            loop.give_back()
-            asleep(loop)
-            assert loop.borrow()
-            loop.call_later(0.001, later.set)
-            loop.give_back()
-
-        thread = threading.Thread(target=borrower)
-        thread.start()
-        assert await future == "soon"
-        await later.wait()
-        thread.join()
+        assert await asyncio.to_thread(borrower, loop.create_future()) == [True, True]
 
     _run(loop, main())
 
 
 def test_nothing_is_lent_where_threads_are_looked_at(loop: LendingLoop) -> None:
+    def borrower() -> list[bool]:
+        asleep(loop)
+        found = []
+        for debug in (True, False):
+            loop.set_debug(debug)
+            found.append(loop.borrow())
+        loop.give_back()
+        return found
+
     async def main() -> None:
-        loop.set_debug(True)
-        assert not await asyncio.to_thread(loop.borrow)
-        loop.set_debug(False)
+        assert await asyncio.to_thread(borrower) == [False, True]
 
     _run(loop, main())
 
