@@ -503,7 +503,10 @@ class Session:
             if name in _TEXT_SETTINGS and slot.plugin in built_in
         }
         encoding = self._client_encoding()
-        conversion = encoding.conversion(slot.plugin, {**slot.options, **options})
+        # The first one of an encoding makes its map.
+        conversion = await asyncio.to_thread(
+            encoding.conversion, slot.plugin, {**slot.options, **options}
+        )
         # Once its client has ended a stream by CopyDone, a walsender ends the next one as soon as
         # it has begun, without a CopyDone of its own (WalSndLoop).
         is_over = self._has_streamed
