@@ -532,7 +532,7 @@ class Session:
                             else ConvertedText(conversion, encoding.failure),
                             warns=self._session_settings.get("client_min_messages", "").lower()
                             not in _SILENT,
-                            heard=lambda: commands.keep(slot),
+                            heard=commands.keep,
                         ).run()
                     finally:
                         self._is_streaming = False
