@@ -38,6 +38,8 @@ from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.own_tables import CONFLICTS, DEAD_LETTER, PREPARED
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
+from spillway.apply.in_progress.beside import LOCK_WAIT_MS, BesidePlan
+from spillway.apply.in_progress.transactions import KINDS, InProgress
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
 from spillway.apply.sync.states import TABLES_SQL
@@ -52,7 +54,9 @@ from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
 
 if TYPE_CHECKING:
-    from spillway.apply.changes import SourceRelation
+    from collections.abc import Sequence
+
+    from spillway.apply.changes import SourceRelation, Touched, TransactionHead
     from spillway.apply.options import ApplyOptions
     from spillway.apply.selection import Selection
     from spillway.apply.status import ApplyStatusFile
@@ -70,6 +74,8 @@ _FLUSH_LOOK_S: Final = 0.05
 _TABLES_LOOK_S: Final = 60.0
 _ATTEMPTS: Final = 5
 _POSTGRES_EPOCH_S: Final = 946_684_800
+#: an LSN behind all
+_NEVER: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class ApplySettings:
     token: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
     two_phase: bool = False
+    #: transactions in progress are applied as they come
+    streaming: bool = False
     #: what came to the source through an origin is left out there
     only_local: bool = False
     copy_data: bool = True
@@ -171,12 +179,24 @@ class _Run:
         should_apply = settings.selection.should_apply if self._sync is None else self._is_synced
         self._exact = ExactWriter(session, self._tables, exact, self._conflicts, should_apply)
         self._grouped = GroupedWriter(session, self._tables, should_apply)
+        self._in_progress = InProgress(
+            BesidePlan(
+                session.plan,
+                session.uses_origin,
+                options.rename.target_of,
+                # Which commit it is isn't known; it will be later than any table's beginning.
+                lambda relation, _: should_apply(relation, _NEVER),
+                self._conflicts,
+            ),
+            self._tables_as_of,
+        )
         self._always_exact = options.exact == "always"
         self._group = ChangeGroup(options.group_bytes)
         #: the commit of a large transaction that can't be written in groups
         self._exact_lsn = 0
         #: pieces of it are gone, and have to come again
         self._must_reopen = False
+        self._has_bounded_waits = False
         self._stream: ArrivingChanges | None = None
         self._flush_look_at = 0.0
         self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
@@ -299,12 +319,15 @@ class _Run:
         settings, session = self._settings, self._session
         self._group = ChangeGroup(settings.options.group_bytes)
         self._must_reopen = False
+        self._bound_lock_waits()
         two_phase = settings.two_phase and self._may_prepare()
         with ArrivingChanges(
             settings.grpc,
             settings.slot,
             session.position,
-            settings.selection.plugin_options(two_phase=two_phase, only_local=settings.only_local),
+            settings.selection.plugin_options(
+                two_phase=two_phase, only_local=settings.only_local, streaming=settings.streaming
+            ),
             token=settings.token,
             tls=settings.tls,
         ) as stream:
@@ -317,10 +340,15 @@ class _Run:
                     if settings.two_phase and not two_phase and self._may_prepare():
                         # It is opened again, with prepared transactions from there on.
                         break
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, TargetSerialization):
+                    # A lock that was waited for may be one of theirs.
+                    self._in_progress.fail()
                 if not session.connection.broken:
                     session.rollback()
                 raise
+            finally:
+                self._in_progress.close()
             session.rollback()
             stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
 
@@ -331,6 +359,15 @@ class _Run:
         return not self._session.in_transaction and (
             self._sync is None or self._sync.states.are_all_ready
         )
+
+    def _tables_as_of(self) -> object | None:
+        """What tells the subscription's tables from those before and after; None while one is being
+        copied.
+        """
+        if self._sync is None:
+            return True
+        states = self._sync.states
+        return frozenset(states.all()) if states.are_all_ready else None
 
     def _step(self, stream: ArrivingChanges) -> None:
         """Take what has arrived, write what is whole of it, and confirm."""
@@ -371,15 +408,21 @@ class _Run:
     def _write(self) -> None:
         """Write the group, and be ready for the next."""
         group = self._group
+        if (head := group.last) is not None and head.kind in KINDS:
+            self._write_in_progress(head)
+            return
         touched = group.touched()
         self._tables.learn(table.relation for table in touched)
         if not self._write_grouped():
             if self._must_reopen:
                 return
             self._exact.write(group)
+        self._wrote(touched)
+        group.clear()
+
+    def _wrote(self, touched: Sequence[Touched]) -> None:
         has = self._settings.selection.has
         self._status.wrote(touched, [has(t.relation.schema, t.relation.name) for t in touched])
-        group.clear()
 
     def _write_grouped(self) -> bool:
         """Write the group by few statements; return False for one that is to be written exactly.
@@ -400,6 +443,54 @@ class _Run:
             self._must_reopen = head.is_continued
         return False
 
+    def _write_in_progress(self, head: TransactionHead) -> None:
+        """Have a part of a transaction in progress applied, or its end."""
+        group, in_progress = self._group, self._in_progress
+        if head.kind in "SA":
+            in_progress.take(group, head)
+        elif (touched := in_progress.end(head, self._session)) is None:
+            self._write_left(head)
+        else:
+            self._wrote(touched)
+        group.clear()
+        self._bound_lock_waits()
+
+    def _bound_lock_waits(self) -> None:
+        """Wait for no lock for ever while another connection of ours may hold it."""
+        if self._in_progress.is_any_open != self._has_bounded_waits:
+            self._has_bounded_waits = self._in_progress.is_any_open
+            self._session.bound_lock_waits(LOCK_WAIT_MS if self._has_bounded_waits else 0)
+
+    def _write_left(self, head: TransactionHead) -> None:
+        """Write a transaction that was left while it was in progress: the slot has it whole."""
+        settings, streamed = self._settings, self._group
+        self._group = ChangeGroup(settings.options.group_bytes)
+        try:
+            with ArrivingChanges(
+                settings.grpc,
+                settings.slot,
+                Lsn(head.commit_lsn),
+                settings.selection.plugin_options(
+                    two_phase=head.kind == "p", only_local=settings.only_local
+                ),
+                upto_lsn=Lsn(head.commit_lsn + 1),
+                peek=True,
+                token=settings.token,
+                tls=settings.tls,
+            ) as stream:
+                while not stream.has_ended and not self._must_reopen:
+                    if self._stopping.is_set():
+                        self._must_reopen = True
+                    elif (batch := stream.take(_IDLE_S)) is not None:
+                        self._feed(batch)
+                if self._group.transactions and not self._must_reopen:
+                    self._write()
+        finally:
+            self._group = streamed
+        if not self._must_reopen:
+            # Of one that has nothing for the subscription nothing came.
+            self._session.passed(head.end_lsn)
+
     def _pass(self, confirm_lsn: Lsn) -> None:
         """Have the target keep a position up to which nothing is left to write, if it is due."""
         session = self._session
@@ -415,6 +506,7 @@ class _Run:
         """Do what is done between transactions, with none open."""
         if self._sync is not None:
             self._sync.at_boundary(self._session.position)
+        self._in_progress.look()
         if time.monotonic() >= self._tables_look_at:
             self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
             if self._tables.look_again(self._session.connection):
