@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from spillway.loop_turn import LendingLoop
 from spillway.pg.lsn import Lsn
 from spillway.serve import ServeSettings, running
 from spillway.service.settings import EngineSettings
@@ -152,7 +153,8 @@ def service_in_process(
     ports: list[Ports] = []
     failure: list[BaseException] = []
     started = threading.Event()
-    loop = asyncio.new_event_loop()
+    # The one that ``spillway serve`` has.
+    loop = LendingLoop()
     stop = asyncio.Event()
 
     async def main() -> None:

@@ -388,7 +388,8 @@ class _Run:
                 self._pass(Lsn(0) if last is None else last.confirm_lsn)
             self._at_boundary()
             self._confirm(stream, at_once=last is not None and last.reply_requested)
-        self._status.looked(session, stream, self._conflicts, self._sync)
+        self._status.looked(session, stream, self._sync)
+        self._status.explain(self._tables, self._grouped, self._sync)
 
     def _feed(self, batch: Batch) -> bool:
         """Take a batch into the group; return whether that was full on the way, and written."""

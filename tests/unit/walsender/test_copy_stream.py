@@ -71,7 +71,7 @@ class Scripted:
         self.confirmed: list[int] = []
         self.asked = asyncio.Event()
 
-    async def next_batch(self, timeout_s: float) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: object = None) -> StreamBatch:  # noqa: ARG002
         if self._batches:
             return self._batches.pop(0)
         self.asked.set()
@@ -196,7 +196,7 @@ class Endless:
     def __init__(self) -> None:
         self.taken = 0
 
-    async def next_batch(self, timeout_s: float) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: object = None) -> StreamBatch:  # noqa: ARG002
         self.taken += 1
         messages = EncodedBatch(
             bytes(BATCH_BYTES),
