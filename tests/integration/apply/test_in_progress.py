@@ -56,6 +56,14 @@ def streamed(sides: SideBySide) -> Iterator[SideBySide]:
     sides.unsubscribe(_NAME)
 
 
+#: which keep the next program from looking for the position while they may commit
+_JOINED = """
+SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+ WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted AND backend_xid IS NOT NULL
+   AND datname = current_database()
+"""
+
+
 def _fill(session: psycopg.Connection[Any], table: str, first: int, last: int) -> None:
     session.execute(_FILL.format(table, first, last).encode())
 
@@ -77,6 +85,7 @@ def test_subtransactions_are_taken_back_when_they_are(streamed: SideBySide) -> N
         session.execute("BEGIN")
         _fill(session, "a", 1, 2000)
         _wait_open(streamed, 1)
+        assert streamed.ours.value(_JOINED) == 1
         session.execute("SAVEPOINT one")
         _fill(session, "a", 2001, 4000)
         session.execute("SAVEPOINT two")

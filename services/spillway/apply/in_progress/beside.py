@@ -200,6 +200,8 @@ class Beside:
         session = TargetSession(self._plan.target, is_beside=True)
         with self._changed:
             self._session = session
+        # The next program waits until this one's COMMIT, if it is on its way, is done or is not.
+        session.join()
         if self._plan.uses_origin:
             if not mark(session.connection, self._plan.target.origin):
                 raise _Left("no replication origin is free on the target")
