@@ -3,8 +3,9 @@
 Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
-One option is not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and publishes
-as a publication FOR ALL TABLES would that had always been there.
+Two options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
+publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.only_local``
+is origin = none, which servers before 16 do not know, though their WAL says as much.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -34,6 +35,8 @@ _UINT64_MAX: Final = (1 << 64) - 1
 _SPACE: Final = r"[ \t\n\v\f\r]*"
 _HINT: Final = "pgoutput needs proto_version and publication_names."
 ALL_TABLES: Final = "spillway.all_tables"
+ONLY_LOCAL: Final = "spillway.only_local"
+_OWN: Final = {ALL_TABLES: "all_tables", ONLY_LOCAL: "only_local"}
 
 
 class StreamingMode(enum.Enum):
@@ -98,8 +101,8 @@ def parse_options(
                 values[option] = _boolean(option, value)
             case "origin" if server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL:
                 values["only_local"] = _origin(value)
-            case _ if option == ALL_TABLES:
-                values["all_tables"] = _boolean(option, value)
+            case _ if option in _OWN:
+                values[_OWN[option]] = _boolean(option, value)
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",

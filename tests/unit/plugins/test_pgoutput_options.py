@@ -35,3 +35,11 @@ def test_every_table_stands_for_publications(version: int) -> None:
     assert parse_options(off, version).publication_names == ("p",)
     with pytest.raises(InvalidOption, match="publication_names"):
         parse_options({"proto_version": "1", "spillway.all_tables": "off"}, version)
+
+
+@pytest.mark.parametrize("version", [140_000, 150_000, 160_000, 180_000])
+def test_only_local_is_known_to_every_version(version: int) -> None:
+    options = {"proto_version": "1", "publication_names": "p"}
+    assert not parse_options(options, version).only_local
+    assert parse_options(options | {"spillway.only_local": "on"}, version).only_local
+    assert not parse_options(options | {"spillway.only_local": "off"}, version).only_local
