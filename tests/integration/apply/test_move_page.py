@@ -19,7 +19,6 @@ import pytest
 
 from harness.postgresql_subscription import wait_until
 from harness.servers import client
-from harness.tiers import deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +137,8 @@ def move(
         database.cluster.drop_database(database.name)
 
 
-@pytest.mark.parametrize("majors", [(14, 18), deep((15, 17)), deep((18, 16))])
+@pytest.mark.long
+@pytest.mark.parametrize("majors", [(14, 18), (15, 17), (18, 16)])
 def test_there_and_back_under_load(
     move: tuple[Database, Database], apply_service: ServeProcess, tmp_path: Path
 ) -> None:
@@ -166,7 +166,7 @@ def test_there_and_back_under_load(
     # What is exported before holds for what comes after.
     exported = [line for b in (variables, fill) for line in b.splitlines() if "export " in line]
 
-    def shell(block: str) -> str:
+    def shell(block: str, *, may_fail: bool = False) -> str:
         done = subprocess.run(
             ["bash", "-ec", "\n".join([*exported, block])],
             env={
@@ -180,7 +180,12 @@ def test_there_and_back_under_load(
             timeout=300,
             check=False,
         )
-        assert done.returncode == 0, (block, done.stdout, done.stderr, _log(apply_service))
+        assert may_fail or done.returncode == 0, (
+            block,
+            done.stdout,
+            done.stderr,
+            _log(apply_service),
+        )
         return done.stdout
 
     old.execute(_TABLES.format(role=role))
@@ -193,11 +198,16 @@ def test_there_and_back_under_load(
         shell(fill)
         shell(back)
         shell(rights)
-        assert "no difference" in shell(compare)
+        # What is written all the time may be undecided.
+        compared = shell(compare, may_fail=True)
+        assert "2 tables" in compared
+        assert "DIFFERENT" not in compared, compared
         application.goes_on()
         before_s = time.monotonic()
-        shell(stop + come + switch)
-        print(f"nobody could write for {time.monotonic() - before_s:.1f} s")
+        shell(stop + come)
+        print(f"until all was there: {time.monotonic() - before_s:.1f} s")
+        assert "no difference" in shell(compare)
+        shell(switch)
         first = application.committed()
         _check(old, 1, first)
         _check(new, 1, first)
