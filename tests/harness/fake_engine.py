@@ -269,6 +269,11 @@ class FakeEngine:
             )
         return self.slots[slot_name]
 
+    async def make_permanent(self, slot_name: str) -> SlotInfo:
+        self._slot(slot_name)
+        self.change_slot(slot_name, temporary=False)
+        return self.slots[slot_name]
+
     async def lag_seconds(self, slot_name: str) -> float | None:
         self._slot(slot_name)
         return self.lag_s

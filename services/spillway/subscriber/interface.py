@@ -76,6 +76,23 @@ class SubscriptionInterface(Protocol):
         """Return the last *lines* of what its programs printed."""
         ...
 
-    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
-        """Return the last conflicts that its programs met, the newest first; at most *limit*."""
+    async def conflicts(
+        self, name: str, limit: int, *, kind: str | None = None, table: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the last conflicts that its programs met, the newest first; at most *limit*.
+
+        Args:
+            name: the subscription.
+            limit: how many.
+            kind: only those of this kind.
+            table: only those of this one, ``schema.table`` as on the target.
+        """
+        ...
+
+    async def conflict(self, name: str, conflict_id: str) -> dict[str, Any]:
+        """Return one conflict.
+
+        Raises:
+            UnknownConflict: it is not, or no longer, kept.
+        """
         ...
