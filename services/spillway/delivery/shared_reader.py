@@ -105,6 +105,8 @@ class SharedReader:
         #: number of the oldest step that is kept; numbers go up from 0
         self.first = 0
         state = reader.state
+        # Of what was counted before the first step.
+        self._counted_before = reader.counts
         # Where the oldest step begins.
         self._before = None if state is None else Boundary(place, state, 0)
         #: where step 0 began, of this reader or of one that it was left from
@@ -114,7 +116,7 @@ class SharedReader:
         self._step: asyncio.Future[KeptStep] | None = None
         self._failure: BaseException | None = None
         # Made at once, and not kept yet.
-        self._made: KeptStep | None = None
+        self._made: tuple[Step, Snapshot | None] | None = None
         #: called with this reader whenever it keeps one more step
         self.on_kept: Callable[[SharedReader], None] | None = None
         # A worker has had rows, so that what a plugin loads at its first is loaded.
@@ -186,10 +188,9 @@ class SharedReader:
         Raises:
             What the reader raises, to everyone who asks.
         """
-        kept = self.make_at_once(AT_ONCE_BYTES)
-        if kept is not None:
+        if self.make_at_once(AT_ONCE_BYTES) is not None:
             self.keep_made()
-            return kept
+            return self._kept[-1]
         self.begin()
         assert self._step is not None
         future = self._step
@@ -199,7 +200,7 @@ class SharedReader:
         self._taken(future)
         return kept
 
-    def make_at_once(self, limit_bytes: int) -> KeptStep | None:
+    def make_at_once(self, limit_bytes: int) -> Step | None:
         """Take the next step here and now; None if it may be more than *limit_bytes* of the log, or
         has to be waited for. :meth:`keep_made` must follow before anything else happens.
 
@@ -208,18 +209,20 @@ class SharedReader:
         """
         if self._failure is not None or self._step is not None or not self._is_little(limit_bytes):
             return None
+        visible = self._log.snapshot()
         try:
-            self._made = self._take()
+            step = self._reader.step(self.batch_bytes)
         except BaseException as error:
             self._failure = error
             raise
-        return self._made
+        self._made = step, visible
+        return step
 
     def keep_made(self) -> None:
         """Keep the step that was made at once, if one was."""
         made, self._made = self._made, None
         if made is not None:
-            self._keep(made)
+            self._keep(self._described(*made))
 
     def begin(self) -> None:
         """Have the next step taken on a worker, unless one is under way."""
@@ -242,11 +245,13 @@ class SharedReader:
             self._keep(kept)
 
     def _take(self) -> KeptStep:
-        reader = self._reader
-        before = self.head
         visible = self._log.snapshot()
-        counted = self._kept[-1].counts if self._kept else reader.counts
-        step = reader.step(self.batch_bytes)
+        return self._described(self._reader.step(self.batch_bytes), visible)
+
+    def _described(self, step: Step, visible: Snapshot | None) -> KeptStep:
+        """Return what there is to say of the step that the reader has just taken."""
+        reader, before = self._reader, self.head
+        counted = self._kept[-1].counts if self._kept else self._counted_before
         after = None
         if not reader.between:
             after = None if before is None else before._replace(steps=before.steps + 1)

@@ -12,7 +12,7 @@ from spillway.plugins.messages import EncodedBatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from spillway.delivery.reader import SlotReader
+    from spillway.delivery.reader import SlotReader, Step
     from spillway.delivery.shared_reader import Boundary, Follower, KeptStep, SharedReader
     from spillway.delivery.shared_readers import SharedReaders
     from spillway.plugins.interface import OutputPlugin
@@ -85,7 +85,7 @@ class SharedSteps:
                 await asyncio.wait([wait])
             else:
                 await self._shared.take()
-        kept = self.passed(kept)
+        kept = self._pass(kept)
         if (
             self._key is not None
             and kept.step.exhausted
@@ -94,8 +94,8 @@ class SharedSteps:
             await self._join()
         return kept
 
-    def next_at_once(self, limit_bytes: int) -> KeptStep | None:
-        """Return the next step, which :meth:`passed` must be told of before anything else happens;
+    def next_at_once(self, limit_bytes: int) -> Step | None:
+        """Return the next step, which :meth:`pass_made` must follow before anything else happens;
         None if it has to be waited for, or is more than *limit_bytes* of the log.
 
         Raises:
@@ -109,14 +109,21 @@ class SharedSteps:
             return None
         ahead = shared.next - number
         if ahead:
-            return shared.kept(number) if ahead == 1 else None
+            kept = shared.kept(number) if ahead == 1 else None
+            return None if kept is None else kept.step
         return shared.make_at_once(limit_bytes)
 
-    def passed(self, kept: KeptStep) -> KeptStep:
+    def pass_made(self) -> KeptStep:
+        """Account for the step that :meth:`next_at_once` gave, and return it."""
+        self._shared.keep_made()
+        kept = self._shared.kept(self._place.number)
+        assert kept is not None
+        return self._pass(kept)
+
+    def _pass(self, kept: KeptStep) -> KeptStep:
         """Account for *kept*, which the stream has from here on; return it with what goes with
         it.
         """
-        self._shared.keep_made()
         self._place.number += 1
         self._place.made += kept.cost
         if self._place.number < self._shared.next:

@@ -143,20 +143,19 @@ class EngineStream:
             self._decoded.check_readable()
             if self._end is None or self._end is self._decoded.log.snapshot():
                 return self._end is not None
-            kept = self._steps.next_at_once(limit_bytes)
+            step = self._steps.next_at_once(limit_bytes)
         except Exception:  # noqa: BLE001 - not this thread's: the caller looks, and is raised the same
             return False
-        if kept is None:
+        if step is None:
             return False
         # First of all it is on its way; the accounts can wait as long as this thread has the turn.
-        step = kept.step
         try:
             if step.messages.count or step.messages.notices:
                 live.take(step.messages, Lsn(max(self._handed_out_lsn, step.confirm_lsn)))
         except Exception as error:  # noqa: BLE001 - as above
             waiter.set_exception(error)
         finally:
-            self._taken(self._steps.passed(kept))
+            self._taken(self._steps.pass_made())
             self._note_sent()
         return waiter.done() or (step.exhausted and not step.reached_end)
 
