@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
+from spillway.loop_turn import LendingLoop
 from spillway.pg.lsn import Lsn
 from spillway.serve import ServeSettings, running
 from spillway.service.settings import EngineSettings
@@ -156,7 +157,8 @@ def service_in_process(
     ports: list[Ports] = []
     failure: list[BaseException] = []
     started = threading.Event()
-    loop = asyncio.new_event_loop()
+    # The one that ``spillway serve`` has.
+    loop = LendingLoop()
     stop = asyncio.Event()
 
     async def main() -> None:
