@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -172,6 +173,40 @@ def test_several_databases_of_one_source(service: Service, table: Database) -> N
         service.drop_slot("two")
     finally:
         table.cluster.drop_database(other.name)
+
+
+@pytest.mark.follows_hint("database_dropped")
+def test_a_database_that_is_gone_with_its_directory_is_not_waited_for(
+    tmp_path: Path, pg18: Database
+) -> None:
+    data = tmp_path / "data"
+    pg18.execute("CREATE TABLE t (id int)")
+    other = pg18.cluster.create_database(f"other_{secrets.token_hex(4)}")
+    with service_in_process(data) as service:
+        service.create_source(pg18.dsn)
+        service.create_slot("stays", pg18.name)
+        service.create_slot("goes", other.name)
+    shutil.rmtree(data / "sources/main/databases" / str(other.oid))
+    pg18.cluster.drop_database(other.name)
+    with service_in_process(data) as service:
+        pg18.execute("INSERT INTO t VALUES (1)")
+        service.wait_decoded("stays", pg18)
+        deadline = time.monotonic() + 60
+        while (ready := service.http.get("/readyz")).status_code != 200:
+            assert time.monotonic() < deadline, ready.text
+            time.sleep(0.05)
+        decoding = service.slot("goes")["decoding"]
+        assert decoding["state"] == "stopped"
+        assert other.name in decoding["error"]
+        assert "DELETE /v1/slots/NAME" in remedy(decoding, "database_dropped")
+        service.drop_slot("goes")
+        assert [slot["slot_name"] for slot in service.call("GET", "/slots")["slots"]] == ["stays"]
+        assert any("INSERT" in text for text in texts(service.peek("stays")))
+    # Nothing of it comes back.
+    with service_in_process(data) as service:
+        service.wait_decoded("stays", pg18)
+        service.drop_slot("stays")
+        service.call("DELETE", "/sources/main")
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path, pg: Database) -> None:

@@ -83,6 +83,17 @@ def find_database(dsn: str, name: str) -> SourceDatabase:
     return SourceDatabase(name, int(row[0]), row[1])
 
 
+def has_database(dsn: str, name: str) -> bool:
+    """Say whether the cluster has *name*, whoever may connect to it.
+
+    Raises:
+        SourceError: it can't be asked.
+    """
+    with source_session(dsn) as connection:
+        query = "SELECT FROM pg_catalog.pg_database WHERE datname = %s"
+        return connection.execute(query, [name]).fetchone() is not None
+
+
 class KeptByPrimary(NamedTuple):
     """What the primary keeps for a physical slot; ages in transactions, None where the slot holds
     nothing back.

@@ -831,8 +831,8 @@ class Engine:
             slot.judge(session)
         limit = self._settings.max_slot_retained_bytes
         if session is None:
-            unknown = self._sources.unknown_decoding(slot.row.source)
-            return describe(slot, decoding=unknown, retained_bytes=None, safe_bytes=None)
+            decoding = self._sources.decoding_without_session(slot.row.source, slot.row.database)
+            return describe(slot, decoding=decoding, retained_bytes=None, safe_bytes=None)
         retained = session.log.bytes_from(slot.confirmed_flush_lsn)
         return describe(
             slot,

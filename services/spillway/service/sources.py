@@ -522,11 +522,15 @@ class Sources:
         source = self._sources.get(name)
         return source.session_of(database) if source is not None else None
 
-    def unknown_decoding(self, name: str) -> Decoding:
-        """Describe the decoding of a database whose source is not up: with why, if that is
-        known.
+    def decoding_without_session(self, name: str, database: str) -> Decoding:
+        """Describe the decoding of a database that has no session: it was dropped, or its source is
+        not up; with why, if that is known.
         """
-        info = self.get(name).info()
+        source = self.get(name)
+        gone = source.gone(database)
+        if gone is not None:
+            return Decoding("stopped", None, None, gone.message, gone.code, gone.hint)
+        info = source.info()
         return Decoding("unknown", None, info.since, info.error, info.error_code, info.hint)
 
     def alive(self) -> bool:

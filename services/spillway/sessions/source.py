@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.errors import (
     CorruptTransactionLog,
+    DatabaseDropped,
     NotReady,
     ReplicationFailed,
     SpillwayError,
@@ -44,7 +45,7 @@ from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
 from spillway.receiver.continuity import check_continues
 from spillway.receiver.physical_slot import renew_physical_slot
-from spillway.receiver.primary import find_database, with_database
+from spillway.receiver.primary import find_database, has_database, with_database
 from spillway.receiver.refetch import mend_segments, primary_timeline, wal_of_primary
 from spillway.receiver.store_state import STATE_NAME
 from spillway.receiver.wal_writer import WalWriter
@@ -99,6 +100,8 @@ class Source:
         self._needs_history = False
         #: whether every database that is to have a session has one
         self._complete = False
+        #: databases that slots are on and the cluster has no more, nor this directory
+        self._gone: dict[str, DatabaseDropped] = {}
         #: of the source's last checkpoint that a session knows of
         self._redo_lsn = 0
         #: held while WAL is removed, and while what sessions there are changes
@@ -144,6 +147,11 @@ class Source:
             for database in sorted({*databases, *remembered}):
                 try:
                     self._open_session(database, needed.get(database, 0), remembered.get(database))
+                except UnknownDatabase as error:
+                    if has_database(self.row.dsn, database):
+                        failure = failure or error
+                    else:
+                        self._note_gone(database)
                 except SpillwayError as error:
                     # One database's trouble is not the others'.
                     failure = failure or error
@@ -154,6 +162,19 @@ class Source:
             self._error = error
             raise
         self._error = None
+
+    def _note_gone(self, database: str) -> None:
+        """Note that *database* was dropped and that nothing of it is here: there is nothing to wait
+        for.
+        """
+        self._gone[database] = DatabaseDropped(
+            f'database "{database}" was dropped from the cluster of source "{self.name}", and '
+            "nothing of it is stored here",
+            hint="Its slots have nothing to give any more: DELETE /v1/slots/NAME drops one.",
+            source=self.name,
+            database=database,
+        )
+        log.warning("%s", self._gone[database])
 
     def _start_receiver(self) -> None:
         row = self.row
@@ -342,6 +363,12 @@ class Source:
         """Return the databases that were decoded before the service started."""
         return frozenset(d for d, s in tuple(self._sessions.items()) if s.signs.continues)
 
+    def gone(self, database: str) -> DatabaseDropped | None:
+        """Return why *database* has no session and gets none, if it was dropped and nothing of it
+        is stored.
+        """
+        return self._gone.get(database)
+
     @property
     def is_complete(self) -> bool:
         """Whether every database that is to be decoded has its session; what is known of the others
@@ -413,6 +440,7 @@ class Source:
         with self._trimming:
             session.start()
             self._sessions[database] = session
+        self._gone.pop(database, None)
         return session
 
     def restart(self, database: str, needed: Mapping[str, int]) -> None:
