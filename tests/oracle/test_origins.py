@@ -7,7 +7,8 @@ import pytest
 from harness.decoding_session import DecodingSession
 from harness.tiers import majors_by_tier
 from oracle.test_pgoutput_streaming import ORIGINS, play
-from oracle.test_streaming import IMMEDIATELY, SCRIPT as STREAMED
+from oracle.test_streaming import IMMEDIATELY
+from oracle.test_streaming import SCRIPT as STREAMED
 from spillway.pg.lsn import Lsn
 
 #: One command a line.
