@@ -33,8 +33,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_initial_load.py::test_killed",
         "integration/lake/test_maintenance.py::test_what_is_set_aside",
         "integration/walsender/test_create_subscription.py::test_killed",
-        "integration/walsender/test_table_sync_slots.py::"
-        "test_a_service_that_dies_before_the_worker_answers",
+        "integration/walsender/test_table_sync_slots.py::test_a_service_that_dies_first",
         "integration/walsender/test_debezium.py::test_over_kills",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
