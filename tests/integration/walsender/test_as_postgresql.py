@@ -13,7 +13,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from harness.pg_port import serving
 from harness.replication_client import Frame, ReplicationClient, Reply
-from harness.servers import client
+from harness.servers import ClientNotThere, client
+from harness.tiers import deep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -309,7 +310,12 @@ def test_pg_recvlogical(made: Database, tmp_path: Path) -> None:
             assert drops[0] == drops[1]
 
 
-def test_pg_recvlogical_of_16(pg15: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("major", [deep(15), 16, deep(17)])
+def test_pg_recvlogical_of_older(pg15: Database, tmp_path: Path, major: int) -> None:
+    try:
+        client("pg_recvlogical", major)
+    except ClientNotThere as error:
+        pytest.skip(str(error))
     pg15.execute("CREATE TABLE t (a int)")
     with serving(pg15, tmp_path) as (service, _):
         server_dsn = conninfo_to_dict(pg15.dsn)
@@ -319,15 +325,15 @@ def test_pg_recvlogical_of_16(pg15: Database, tmp_path: Path) -> None:
             [*theirs, "-U", str(server_dsn["user"])],
         ]
         create = ["--create-slot", "--slot", "s", "-P", "test_decoding", "--two-phase"]
-        assert [_recv(to, pg15, *create, major=16)[0] for to in both] == [0, 0]
+        assert [_recv(to, pg15, *create, major=major)[0] for to in both] == [0, 0]
         pg15.execute("INSERT INTO t SELECT generate_series(1, 100)")
         end = str(pg15.value("SELECT pg_current_wal_flush_lsn()::text"))
         start = ["--start", "--slot", "s", "--no-loop", "-f", "-", "--endpos", end]
-        found, expected = (_recv(to, pg15, *start, major=16) for to in both)
+        found, expected = (_recv(to, pg15, *start, major=major) for to in both)
         assert found == expected
         assert found[1].count("INSERT") == 100
         drop = ["--drop-slot", "--slot", "s"]
-        assert [_recv(to, pg15, *drop, major=16)[0] for to in both] == [0, 0]
+        assert [_recv(to, pg15, *drop, major=major)[0] for to in both] == [0, 0]
 
 
 def _recv(to: list[str], database: Database, *flags: str, major: int = 18) -> tuple[int, str]:

@@ -565,6 +565,31 @@ def test_a_publication_that_comes_later(stage: Stage) -> None:
         subscription.drop()
 
 
+@pytest.mark.parametrize("pair", [(18, 18), deep((17, 17))], ids=named)
+def test_failover_is_switched(stage: Stage, pair: tuple[int, int]) -> None:
+    """ALTER SUBSCRIPTION sends ALTER_REPLICATION_SLOT, which changes the service's slot alone."""
+    with stage.pair(*pair, {}, tables=FEW) as subscription:
+        theirs = subscription.publication.database
+        subscription.create()
+        subscription.wait_ready()
+        assert not stage.service.slot(subscription.name)["failover"]
+        for failover in (True, False):
+            # PostgreSQL asks for that.
+            subscription.stop()
+            subscription.alter(f"SET (failover = {failover})")
+            assert stage.service.slot(subscription.name)["failover"] == failover
+            shown = subscription.database.value(
+                "SELECT subfailover FROM pg_subscription WHERE subname = %s", [subscription.name]
+            )
+            assert shown == failover
+            subscription.alter("ENABLE")
+            theirs.execute(f"INSERT INTO prepared VALUES ({-8 - failover}, 'with it')")
+            subscription.wait_caught_up()
+        subscription.check_equal()
+        assert slots_of(theirs) == []
+        subscription.drop()
+
+
 def test_an_owner_who_is_no_superuser(stage: Stage) -> None:
     """The server insists on a password that is asked for, and SCRAM asks."""
     with stage.pair(18, 18, tables=FEW) as subscription:

@@ -85,8 +85,8 @@ def test_a_slot_that_is_gone(
 
 
 @pytest.mark.long
-def test_a_service_that_dies_before_the_worker_answers(pg15: Database, tmp_path: Path) -> None:
-    """The subscription may be gone when it is up again: nobody would drop the slot."""
+def test_a_service_that_dies_first(pg15: Database, tmp_path: Path) -> None:
+    """Before its worker answers. Its subscription may be gone when it is up again."""
     port = free_port()
     serve = ServeProcess(tmp_path / "data", environment={"SPILLWAY_PG_PORT": str(port)})
     try:

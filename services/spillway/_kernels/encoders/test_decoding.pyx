@@ -205,6 +205,8 @@ cdef class Encoder(ChunkEncoder):
     cdef uint32_t xid
     cdef bint transactional
     cdef public bint wrote_changes
+    # of a part: its block was opened
+    cdef readonly bint wrote_opening
 
     def __init__(self, settings):
         self.context = TextContext(settings)
@@ -269,15 +271,19 @@ cdef class Encoder(ChunkEncoder):
         out.finish(lsn, xid)
 
     def begin_part(self, uint32_t xid, uint64_t first_lsn, MessageBuffer out not None):
-        """Start a part of a transaction in progress: say so, or leave that to its first change."""
+        """Start a part of a transaction in progress: say so, or leave that to its first change.
+
+        PostgreSQL has no part of what it leaves out by its origin.
+        """
         self.xid = xid
         self.wrote_changes = False
-        if not self.skip_empty_xacts:
+        self.wrote_opening = not (self.skip_empty_xacts or self.only_local)
+        if self.wrote_opening:
             self.put_block(b"opening", first_lsn, out)
 
     def end_part(self, uint64_t last_lsn, MessageBuffer out not None):
         """End a part."""
-        if not self.skip_empty_xacts or self.wrote_changes:
+        if self.wrote_opening:
             self.put_block(b"closing", last_lsn, out)
 
     cdef int put_block(self, const char* verb, uint64_t lsn, MessageBuffer out) except -1 nogil:
@@ -309,16 +315,19 @@ cdef class Encoder(ChunkEncoder):
         cdef size_t offset = 0
         cdef Change change
         cdef LogicalMessage message
+        cdef bint counts
         while offset < size:
             read_change(chunk, size, &offset, &change)
             if change.header.action == INVALIDATION or change.header.action == SCHEMA_CHANGE:
                 continue
             if self.only_local and change.header.flags & FROM_ORIGIN:
                 continue
-            if (change.header.action != MESSAGE
-                    or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION):
-                if self.skip_empty_xacts and not self.wrote_changes:
-                    self.put_block(b"opening", change.header.lsn, out)
+            counts = (change.header.action != MESSAGE
+                      or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION)
+            if not self.wrote_opening and (counts or not self.skip_empty_xacts):
+                self.wrote_opening = True
+                self.put_block(b"opening", change.header.lsn, out)
+            if counts:
                 self.wrote_changes = True
             if change.header.action == MESSAGE:
                 put_bytes(&out.payload, b"streaming ", 10)

@@ -140,8 +140,8 @@ cdef class CharacterMap:
     cdef inline uint32_t both(self, uint32_t first, uint32_t second) noexcept nogil:
         """The bytes of two code points that are one character; 0: they are not."""
         cdef const uint32_t* pair = self._pair
-        cdef size_t n
-        for n in range(self._pair_count):
+        cdef const uint32_t* end = pair + self._pair_count * PAIR_NUMBERS
+        while pair < end:
             if pair[0] == first and pair[1] == second:
                 return pair[2]
             pair += PAIR_NUMBERS
@@ -304,7 +304,7 @@ cdef class TextConversion:
                 following = legal(at + length, end)
                 if following:
                     place_code = self._characters.both(code_point(at, length),
-                                                 code_point(at + length, following))
+                                                       code_point(at + length, following))
                     if place_code:
                         length += following
             if place_code == 0:
