@@ -64,8 +64,11 @@ _SAID = {
         identity_start, identity_increment,
         is_generated, generation_expression, domain_name
         FROM information_schema.columns""",
+    # By the table's schema: 14 puts a foreign key of a partition into its root's schema or its own,
+    # by whether it came with CREATE TABLE or with ALTER TABLE.
     "constraints": """SELECT n.nspname, conrelid::regclass::text, conname, contype::text,
-        pg_get_constraintdef(k.oid) FROM pg_constraint k JOIN pg_namespace n ON n.oid = connamespace
+        pg_get_constraintdef(k.oid) FROM pg_constraint k LEFT JOIN pg_class c ON c.oid = conrelid
+        JOIN pg_namespace n ON n.oid = coalesce(relnamespace, connamespace)
         WHERE nspname !~ '^(pg_|information_schema)'""",
     "indexes": "SELECT schemaname, tablename, indexname, indexdef FROM pg_indexes",
     "partitions": """SELECT oid::regclass::text, relkind::text, relreplident::text,
