@@ -48,8 +48,9 @@ from spillway.apply.in_progress.transactions import KINDS, InProgress
 from spillway.apply.parallel.lanes import Lanes
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
+from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.states import TABLES_SQL
-from spillway.apply.sync.table_sync import SyncSettings, TableSync
+from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
@@ -189,8 +190,9 @@ class _Run:
             conflicts_table=options.conflicts_table,
             dead_letter=options.dead_letter,
         )
-        self._sync = self._table_sync(exact) if settings.copy_data else None
-        should_apply = settings.selection.should_apply if self._sync is None else self._is_synced
+        # Without a copy tables are as they are; whoever runs it by hand need not name the source.
+        self._sync = self._table_sync(exact) if settings.source_dsn else None
+        should_apply = self._is_synced if settings.copy_data else settings.selection.should_apply
         self._should_apply = should_apply
         self._exact = ExactWriter(session, self._tables, exact, self._conflicts, self._is_wanted)
         self._grouped = GroupedWriter(session, self._tables, should_apply)
@@ -260,6 +262,7 @@ class _Run:
             settings.subscription,
             SyncSettings(
                 publications=settings.selection.publications or (),
+                copy_data=settings.copy_data,
                 connections=options.copy_connections,
                 defer_indexes=options.defer_indexes,
                 create_tables=options.create_tables,
@@ -287,7 +290,9 @@ class _Run:
         )
 
     def _copy_first(self, sync: TableSync) -> None:
-        """Copy what has nothing yet, before the stream is opened, and tell of it meanwhile."""
+        """Copy what has nothing yet, if it is to be, before the stream is opened, and tell of it
+        meanwhile.
+        """
         done = threading.Event()
 
         def look() -> None:
@@ -300,7 +305,8 @@ class _Run:
         looking = threading.Thread(target=look, name="first copy's status", daemon=True)
         looking.start()
         try:
-            sync.first_copy(self._session.position)
+            begin = sync.first_copy if self._settings.copy_data else sync.begin_without_copy
+            begin(self._session.position)
         except SpillwayError:
             if not self._stopping.is_set():
                 raise
@@ -425,7 +431,7 @@ class _Run:
             self._at_boundary()
             self._confirm(stream, at_once=last is not None and last.reply_requested)
         self._status.looked(session, stream, self._sync)
-        self._status.explain(self._tables, self._grouped, self._sync)
+        self._status.explain(self._tables, self._grouped)
 
     def _feed(self, batch: Batch) -> bool:
         """Take a batch into the group; return whether that was full on the way, and written."""

@@ -3,9 +3,10 @@
 Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
-Two options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
-publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.origin`` is
-origin for every version, also those whose pgoutput has no such option.
+Three options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
+publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks for
+events of DDL; ``spillway.origin`` is origin for every version, also those whose pgoutput has no such
+option.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -35,6 +36,7 @@ _UINT64_MAX: Final = (1 << 64) - 1
 _SPACE: Final = r"[ \t\n\v\f\r]*"
 _HINT: Final = "pgoutput needs proto_version and publication_names."
 ALL_TABLES: Final = "spillway.all_tables"
+DDL: Final = "spillway.ddl"
 ORIGIN: Final = "spillway.origin"
 
 
@@ -61,6 +63,8 @@ class PgoutputOptions:
     only_local: bool = False
     #: every table, as a publication FOR ALL TABLES has them; without publication_names
     all_tables: bool = False
+    #: events of DDL, as logical messages
+    ddl: bool = False
 
 
 def parse_options(
@@ -104,6 +108,8 @@ def parse_options(
                 values["only_local"] = _origin(value)
             case _ if option == ALL_TABLES:
                 values["all_tables"] = _boolean(option, value)
+            case _ if option == DDL:
+                values["ddl"] = _boolean(option, value)
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",
