@@ -56,8 +56,7 @@ LONG_ALONE: Final = {
     "subscriptions more, each with a program to start; the first tier has the others of the file": {
         "integration/apply/test_checklist_more.py::test_005_encodings",
         "integration/apply/test_checklist_more.py::test_010_two_subscriptions_of_one_table",
-        "integration/apply/test_checklist_more.py"
-        "::test_026_and_029_an_error_disables_counts_and_is_skipped",
+        "integration/apply/test_checklist_more.py::test_026_029_an_error_disables_counts_and_is_skipped",
         "integration/apply/test_checklist_more.py::test_030_origins_are_left_out_on_every_major",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {

@@ -134,7 +134,7 @@ def test_010_two_subscriptions_of_one_table(more: SideBySide) -> None:
 
 
 @pytest.mark.long
-def test_026_and_029_an_error_disables_counts_and_is_skipped(more: SideBySide) -> None:
+def test_026_029_an_error_disables_counts_and_is_skipped(more: SideBySide) -> None:
     if more.major < _MAJOR_OF_DISABLING:
         # Neither disable_on_error nor SKIP is there.
         return
