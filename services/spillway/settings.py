@@ -127,6 +127,14 @@ class Settings:
         "libpq's parameters",
         "SQLite in the data directory",
     )
+    pg_dump: str | None = _variable(
+        "SPILLWAY_PG_DUMP",
+        str,
+        None,
+        "`pg_dump` of sources' majors, with `:` between several, for `create_tables`; `off`: "
+        "definitions are taken from the catalog",
+        "PATH's and those of Debian's and Red Hat's packages",
+    )
     host: str = _variable(
         "SPILLWAY_HOST",
         str,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spillway.apply.target.own_schema import SCHEMA
+
 if TYPE_CHECKING:
     from spillway.apply.changes import SourceRelation
 
@@ -21,8 +23,10 @@ class Selection:
     tables: frozenset[str] | None = None
 
     def has(self, schema: str, table: str) -> bool:
-        """Say whether a table of the source is one of the subscription's."""
-        return (
+        """Say whether a table of the source is one of the subscription's. What a subscription in
+        the other direction keeps there is not, whatever publishes it.
+        """
+        return schema != SCHEMA and (
             self.publications is not None
             or self.tables is None
             or f"{schema}.{table}" in self.tables

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import apply_verify, completion
+from spillway.cli import apply_verify, completion, cut_over
 from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import AsJson, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
@@ -391,6 +391,8 @@ def log(
 
 app.command()(apply_verify.verify)
 app.command()(apply_verify.repair)
+app.command()(cut_over.wait)
+app.command()(cut_over.sequences)
 
 
 def _postgres(dsn: str, given: list[str] | None) -> dict[str, object]:

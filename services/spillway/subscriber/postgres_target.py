@@ -78,6 +78,8 @@ class PostgresTarget(TargetKind):
 
     plugin: ClassVar[str] = "pgoutput"
     turns_two_phase_on: ClassVar[bool] = True
+    #: sequences
+    refreshes_more: ClassVar[bool] = True
     shares_places: ClassVar[bool] = True
 
     def check(self, target: Mapping[str, Any]) -> dict[str, Any]:

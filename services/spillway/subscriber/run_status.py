@@ -52,6 +52,16 @@ class RunStatus:
         """Whether tables are still to be copied."""
         return any(table.state in ("waiting", "copying") for table in self.tables)
 
+    @property
+    def has_copies_under_way(self) -> bool:
+        """Whether a copy would be lost if the program ended: one that is only waited for, since
+        something is the matter with its table, is not.
+        """
+        return any(
+            table.state == "copying" or (table.state == "waiting" and not table.reason)
+            for table in self.tables
+        )
+
     @classmethod
     def load(cls, directory: Path) -> Self | None:
         """Read it; None when it says nothing. Blocks."""

@@ -333,8 +333,14 @@ class Subscriptions:
         async with self._lock(name):
             supervisor = self._served(name)
             row = supervisor.row
-            resolved = await resolve(self._engine, row, target_kind(row.target.get("kind")))
-            if resolved != _tuple(row.resolved_tables):
+            kind = target_kind(row.target.get("kind"))
+            resolved = await resolve(self._engine, row, kind)
+            is_same = resolved == _tuple(row.resolved_tables)
+            if is_same and kind.refreshes_more and not supervisor.status.has_copies_under_way:
+                # It looks again when it begins. One that copies will, when that is done.
+                async with self._stopped(supervisor):
+                    pass
+            if not is_same:
                 found = replace(row, resolved_tables=resolved)
                 await self._check_readable(found, {*(row.resolved_tables or ())})
                 phase = "begun" if row.phase == "copied" else row.phase

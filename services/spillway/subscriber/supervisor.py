@@ -312,7 +312,8 @@ class Supervisor:
                         hint="Another process serves it now, or the metadata store could not be "
                         "reached in time.",
                     )
-                if self.row.resolved_tables != self._tables and not self.status.is_copying:
+                changed = self.row.resolved_tables != self._tables
+                if changed and not self.status.has_copies_under_way:
                     superseded = True
                     break
             if not ended.done():

@@ -15,6 +15,7 @@
 ``indexes``        indexes dropped for the copy and made again, by option
 ``creation``       missing tables are made, by option
 ``definitions``    … from the source's catalog
+``dump``           … from what its pg_dump writes
 ``sequences``      sequences' values
 =================  ===========================================================================
 

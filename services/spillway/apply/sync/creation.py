@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spillway.apply.sync import dump
 from spillway.apply.sync.copiers import connect_source
 from spillway.apply.sync.definitions import create_missing
+from spillway.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -35,7 +37,8 @@ class MissingTables:
         self._tell = tell
         #: what could not be made on the target, and why
         self.not_made: Mapping[str, str] = {}
-        #: where definitions were taken from, ``catalog`` for one; '' when nothing was missing
+        #: where definitions were taken from, ``pg_dump 18.1`` or ``catalog``; '' when nothing was
+        #: missing
         self.made_by = ""
 
     def make(self, tables: Collection[TableName]) -> None:
@@ -52,15 +55,16 @@ class MissingTables:
             source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
             with self._sides.target_session() as target:
                 target.execute("SELECT pg_catalog.set_config('search_path', '', false)")
-                made = create_missing(source, target, tables, self._settings.rename)
+                major = source.info.server_version // 10_000
+                pg_dump = dump.find(major, Settings.from_environment().pg_dump)
+                made = create_missing(source, target, tables, self._settings.rename, pg_dump)
         finally:
             source.close()
         for name in made.tables:
             self._tell(f"{name} is made on the target")
         for what, reason in made.failed.items():
             self._tell(f"{what} can't be made on the target: {reason}")
-        if made.tables or made.failed:
-            self.made_by = "catalog"
+        self.made_by = ", ".join(made.by) or self.made_by
         self.not_made = made.failed
 
     def why(self, key: TableName) -> str:
