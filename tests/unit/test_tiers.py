@@ -23,6 +23,8 @@ LONG_ALONE: Final = {
     "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver, "
     "walsender/test_create_subscription and walsender/test_pgjdbc": {
         "fault/test_carried_killed.py::test_open_transactions_survive",
+        "integration/apply/test_in_progress.py::test_killed_in_the_middle",
+        "integration/apply/test_in_progress.py::test_prepared_already_when_it_comes_again",
         "integration/apply/test_subscription_postgres.py::test_kills_under_load",
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
@@ -35,6 +37,28 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_killed",
         "integration/walsender/test_table_sync_slots.py::test_a_service_that_dies_first",
         "integration/walsender/test_debezium.py::test_over_kills",
+    },
+    "one trouble of a target after the other, each seconds until its program is started again; "
+    "integration/apply/test_target_remedies has what each is called": {
+        f"integration/apply/test_troubled_targets.py::{name}"
+        for name in (
+            "test_out_of_reach",
+            "test_read_only",
+            "test_a_standby_that_is_promoted",
+            "test_a_table_that_is_missing",
+            "test_a_column_that_is_missing",
+            "test_a_type_that_does_not_take_a_value",
+            "test_a_row_in_the_way",
+            "test_a_full_disk",
+            "test_a_right_that_is_taken_away",
+            "test_a_deadlock_is_tried_again",
+        )
+    },
+    "subscriptions more, each with a program to start; the first tier has the others of the file": {
+        "integration/apply/test_checklist_more.py::test_005_encodings",
+        "integration/apply/test_checklist_more.py::test_010_two_subscriptions_of_one_table",
+        "integration/apply/test_checklist_more.py::test_026_029_an_error_disables_counts_and_is_skipped",
+        "integration/apply/test_checklist_more.py::test_030_origins_are_left_out_on_every_major",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
         "integration/apply/test_random_workload.py::test_equal_at_the_end_of_many",

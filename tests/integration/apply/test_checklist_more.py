@@ -112,6 +112,7 @@ def test_007_other_publications(more: SideBySide) -> None:
     assert more.same("c007_first", "c007_second") == [["(1)", "(2)"], ["(2)"]]
 
 
+@pytest.mark.long
 def test_010_two_subscriptions_of_one_table(more: SideBySide) -> None:
     """Without a key each row comes twice; both truncate the same table."""
     for name in ("one", "two"):
@@ -132,7 +133,8 @@ def test_010_two_subscriptions_of_one_table(more: SideBySide) -> None:
         more.unsubscribe(name)
 
 
-def test_026_and_029_an_error_disables_counts_and_is_skipped(more: SideBySide) -> None:
+@pytest.mark.long
+def test_026_029_an_error_disables_counts_and_is_skipped(more: SideBySide) -> None:
     if more.major < _MAJOR_OF_DISABLING:
         # Neither disable_on_error nor SKIP is there.
         return
@@ -180,6 +182,7 @@ def test_026_and_029_an_error_disables_counts_and_is_skipped(more: SideBySide) -
     more.unsubscribe("faulty")
 
 
+@pytest.mark.long
 def test_030_origins_are_left_out_on_every_major(more: SideBySide) -> None:
     """PostgreSQL can't before 16."""
     more.everywhere("CREATE TABLE c030_local (a int PRIMARY KEY, b text)")
@@ -213,6 +216,7 @@ def test_030_origins_are_left_out_on_every_major(more: SideBySide) -> None:
         more.service.call("DELETE", "/subscriptions/local")
 
 
+@pytest.mark.long
 def test_005_encodings(more: SideBySide) -> None:
     """From a database in LATIN1 into one in LATIN1, and into one in UTF8."""
     cluster = more.cluster

@@ -38,7 +38,8 @@ def streamed(sides: SideBySide) -> Iterator[SideBySide]:
     """Both subscribed to tables that begin alike."""
     sides.everywhere(
         "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text);"
-        "CREATE TABLE unique_there (id int PRIMARY KEY, v text)"
+        "CREATE TABLE unique_there (id int PRIMARY KEY, v text);"
+        "CREATE TABLE keyless (id int, v text)"
     )
     sides.both("CREATE UNIQUE INDEX ON unique_there (v) WHERE v LIKE 'u%'")
     sides.source.execute("CREATE PUBLICATION everything FOR ALL TABLES")
@@ -163,7 +164,36 @@ def test_prepared(streamed: SideBySide) -> None:
     assert streamed.ours.value(gids) == 0
 
 
-@pytest.mark.parametrize("whom", ["program", deep("backends")])
+@pytest.mark.long
+def test_prepared_already_when_it_comes_again(streamed: SideBySide) -> None:
+    """As when the program ends between PREPARE TRANSACTION and its position. The table has no key,
+    so nothing is in the way of the rows.
+    """
+    if streamed.major < _MAJOR_OF_TWO_PHASE:
+        return
+    streamed.caught_up()
+    position = "SELECT remote_lsn::text FROM spillway.progress WHERE subscription = 'in_progress'"
+    before = streamed.ours.value(position)
+    gid = f"again_{streamed.source.name}"
+    with streamed.source.connect() as session:
+        session.execute("BEGIN")
+        _fill(session, "keyless", 1, 2000)
+        session.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+        wait_until(
+            "it is prepared there",
+            lambda: streamed.ours.value(position) != before,
+            streamed.told,
+        )
+        streamed.service.call("POST", f"/subscriptions/{_NAME}/disable")
+        streamed.ours.execute(f"UPDATE spillway.progress SET remote_lsn = '{before}'")
+        streamed.service.call("POST", f"/slots/{_NAME}/rewind", json={"lsn": before})
+        streamed.service.call("POST", f"/subscriptions/{_NAME}/enable")
+        session.execute(f"COMMIT PREPARED '{gid}'".encode())
+    streamed.as_source("keyless")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("whom", ["program", "backends"])
 def test_killed_in_the_middle(streamed: SideBySide, whom: str) -> None:
     with streamed.source.connect() as session:
         session.execute("BEGIN")

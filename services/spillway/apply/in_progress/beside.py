@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -163,9 +164,7 @@ class Beside:
         return [Touched(relation, *numbers) for relation, numbers in total.items()]
 
     def close(self) -> None:
-        """End it; what is not committed is rolled back when this returns, unless the target does
-        not answer.
-        """
+        """End it; what is not committed is rolled back when this returns, if the target answers."""
         with self._changed:
             self._closed = True
             session = self._session
@@ -177,6 +176,9 @@ class Beside:
                 _log.debug("transaction %d: %s", self.xid, error)
         self._thread.join(_CLOSING_S)
         if session is not None and not session.connection.closed:
+            if not self._thread.is_alive():
+                with suppress(psycopg.Error):
+                    session.rollback()
             session.close()
 
     # -- its own thread -----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
+from spillway.apply.exact.two_phase import PreparedTransactions
 from spillway.apply.in_progress.beside import Beside
 from spillway.apply.target.failures import from_postgres
 
@@ -91,7 +92,7 @@ class InProgress:
         if beside is None:
             return None
         try:
-            if not beside.is_written():
+            if not beside.is_written() or self._is_prepared(head, session):
                 return None
             touched = beside.touched()
             lsn = beside.prepare(head) if head.kind == _PREPARE else beside.commit(head)
@@ -106,6 +107,11 @@ class InProgress:
         finally:
             self._close(head.xid)
         return touched
+
+    @staticmethod
+    def _is_prepared(head: TransactionHead, session: TargetSession) -> bool:
+        """Whether it was prepared before, by a program that ended before it kept the position."""
+        return head.kind == _PREPARE and PreparedTransactions(session).is_there(head)
 
     def look(self) -> None:
         """Leave all if the subscription's tables are not what they were."""
