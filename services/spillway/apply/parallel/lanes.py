@@ -222,7 +222,8 @@ class Lanes:
         """Have a group written; there must be room."""
         with self._changed:
             before = self._flight[-1].head.end_lsn if self._flight else self._main.position
-            joined = {self._joined.get(plan.target) for _, plan in plans.values()} - {None}
+            written = [plan.target for _, plan in plans.values()]
+            joined = frozenset(self._joined[one] for one in written if one in self._joined)
             one = Submitted(
                 group,
                 plans,
@@ -230,7 +231,7 @@ class Lanes:
                 head,
                 int(before),
                 tuple(self._flight),
-                joined=frozenset(map(int, joined)),
+                joined=joined,
             )
             self._flight.append(one)
             lane = next(lane for lane in self._lanes if lane.work is None)
