@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.machine import tree_cpu_seconds
 from bench.results import BenchFailed
 from harness.cluster import Cluster
+from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.states import TABLES_SQL
-from spillway.apply.sync.table_sync import SyncSettings, TableSync
+from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.connection import connect_target
 
 if TYPE_CHECKING:

@@ -85,12 +85,14 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_a_slot_that_can_not_be_made_anew",
         "integration/walsender/test_create_subscription.py::test_options",
     },
-    "the first tier goes the same way elsewhere: a subscription keeps a lake in "
+    "the first tier goes the same way elsewhere: commands of a move are in "
+    "apply/test_subscription_postgres, both directions too; a subscription keeps a lake in "
     "browser/test_wizards, one is verified in lake/test_iceberg and compared in "
     "lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider is in "
     "terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in "
     "test_quickstart, the demo at a terminal in test_demo, a subscription moves in "
     "walsender/test_create_subscription_page": {
+        "integration/apply/test_move_page.py::test_there_and_back_under_load",
         "integration/lake/test_many_slots.py::test_two_and_one_that_is_not_there_yet",
         "integration/lake/test_odd_names.py::test_names_with_dots_and_quotes",
         "integration/lake/test_query_how_to.py::test_what_the_page_shows",

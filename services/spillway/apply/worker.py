@@ -43,11 +43,14 @@ from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.own_tables import CONFLICTS, DEAD_LETTER, PREPARED
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
+from spillway.apply.in_progress.beside import LOCK_WAIT_MS, BesidePlan
+from spillway.apply.in_progress.transactions import KINDS, InProgress
 from spillway.apply.parallel.lanes import Lanes
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
+from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.states import TABLES_SQL
-from spillway.apply.sync.table_sync import SyncSettings, TableSync
+from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
@@ -61,7 +64,7 @@ from spillway.stream.client import get_slot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spillway.apply.changes import SourceRelation, Touched
+    from spillway.apply.changes import SourceRelation, Touched, TransactionHead
     from spillway.apply.options import ApplyOptions
     from spillway.apply.selection import Selection
     from spillway.apply.status import ApplyStatusFile
@@ -84,6 +87,8 @@ _REOPEN_S: Final = 10.0
 #: growing: a thread more is no gain for it.
 _LANE_BYTES: Final = 256 << 10
 _POSTGRES_EPOCH_S: Final = 946_684_800
+#: an LSN behind all
+_NEVER: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class ApplySettings:
     token: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
     two_phase: bool = False
+    #: transactions in progress are applied as they come
+    streaming: bool = False
     #: what came to the source through an origin is left out there
     only_local: bool = False
     copy_data: bool = True
@@ -185,11 +192,23 @@ class _Run:
             conflicts_table=options.conflicts_table,
             dead_letter=options.dead_letter,
         )
-        self._sync = self._table_sync(exact) if settings.copy_data else None
-        should_apply = settings.selection.should_apply if self._sync is None else self._is_synced
+        # Without a copy tables are as they are; whoever runs it by hand need not name the source.
+        self._sync = self._table_sync(exact) if settings.source_dsn else None
+        should_apply = self._is_synced if settings.copy_data else settings.selection.should_apply
         self._should_apply = should_apply
         self._exact = ExactWriter(session, self._tables, exact, self._conflicts, self._is_wanted)
         self._grouped = GroupedWriter(session, self._tables, should_apply)
+        self._in_progress = InProgress(
+            BesidePlan(
+                session.plan,
+                session.uses_origin,
+                options.rename.target_of,
+                # Which commit it is isn't known; it will be later than any table's beginning.
+                lambda relation, _: should_apply(relation, _NEVER),
+                self._conflicts,
+            ),
+            self._tables_as_of,
+        )
         #: made when there is a backlog for the first time
         self._lanes: Lanes | None = None
         self._may_have_lanes = options.connections > 1
@@ -200,6 +219,7 @@ class _Run:
         self._exact_lsn = 0
         #: pieces of it are gone, and have to come again
         self._must_reopen = False
+        self._has_bounded_waits = False
         self._stream: ArrivingChanges | None = None
         self._flush_look_at = 0.0
         self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
@@ -245,6 +265,7 @@ class _Run:
             settings.subscription,
             SyncSettings(
                 publications=settings.selection.publications or (),
+                copy_data=settings.copy_data,
                 connections=options.copy_connections,
                 defer_indexes=options.defer_indexes,
                 create_tables=options.create_tables,
@@ -272,7 +293,9 @@ class _Run:
         )
 
     def _copy_first(self, sync: TableSync) -> None:
-        """Copy what has nothing yet, before the stream is opened, and tell of it meanwhile."""
+        """Copy what has nothing yet, if it is to be, before the stream is opened, and tell of it
+        meanwhile.
+        """
         done = threading.Event()
 
         def look() -> None:
@@ -285,7 +308,8 @@ class _Run:
         looking = threading.Thread(target=look, name="first copy's status", daemon=True)
         looking.start()
         try:
-            sync.first_copy(self._session.position)
+            begin = sync.first_copy if self._settings.copy_data else sync.begin_without_copy
+            begin(self._session.position)
         except SpillwayError:
             if not self._stopping.is_set():
                 raise
@@ -331,6 +355,7 @@ class _Run:
         settings, session = self._settings, self._session
         self._group = ChangeGroup(settings.options.group_bytes)
         self._must_reopen = False
+        self._bound_lock_waits()
         session.find_committed_ahead()
         two_phase = settings.two_phase and self._may_prepare()
         with self._open(two_phase=two_phase) as stream:
@@ -344,12 +369,17 @@ class _Run:
                         # It is opened again, with prepared transactions from there on.
                         break
                 self._drain()
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, TargetSerialization):
+                    # A lock that was waited for may be one of theirs.
+                    self._in_progress.fail()
                 if self._lanes is not None:
                     self._lanes.abandon()
                 if not session.connection.broken:
                     session.rollback()
                 raise
+            finally:
+                self._in_progress.close()
             session.rollback()
             stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
 
@@ -366,7 +396,9 @@ class _Run:
                     settings.slot,
                     self._session.position,
                     settings.selection.plugin_options(
-                        two_phase=two_phase, only_local=settings.only_local
+                        two_phase=two_phase,
+                        only_local=settings.only_local,
+                        streaming=settings.streaming,
                     ),
                     token=settings.token,
                     tls=settings.tls,
@@ -385,6 +417,17 @@ class _Run:
             and not self._is_busy
             and (self._sync is None or self._sync.states.are_all_ready)
         )
+
+    def _tables_as_of(self) -> object | None:
+        """What tells the subscription's tables from those before and after; None while one is being
+        copied, or transactions may come that are there already.
+        """
+        if self._session.committed_ahead:
+            return None
+        if self._sync is None:
+            return True
+        states = self._sync.states
+        return frozenset(states.all()) if states.are_all_ready else None
 
     def _step(self, stream: ArrivingChanges) -> None:
         """Take what has arrived, write what is whole of it, and confirm."""
@@ -406,7 +449,8 @@ class _Run:
                 self._pass(Lsn(0) if last is None else last.confirm_lsn)
             self._at_boundary()
             self._confirm(stream, at_once=last is not None and last.reply_requested)
-        self._status.looked(session, stream, self._conflicts, self._sync)
+        self._status.looked(session, stream, self._sync)
+        self._status.explain(self._tables, self._grouped)
 
     def _feed(self, batch: Batch) -> bool:
         """Take a batch into the group; return whether that was full on the way, and written."""
@@ -426,6 +470,9 @@ class _Run:
     def _write(self) -> None:
         """Write the group, and be ready for the next."""
         group = self._group
+        if (head := group.last) is not None and head.kind in KINDS:
+            self._write_in_progress(head)
+            return
         touched = group.touched()
         if self._is_for_lanes(touched) and self._submit(touched):
             return
@@ -458,6 +505,8 @@ class _Run:
         group = self._group
         return (
             self._may_have_lanes
+            # One may hold a lock that a lane would wait for, unseen.
+            and not self._in_progress.is_any_open
             and not self._always_exact
             and group.is_plain
             and not group.is_piece
@@ -535,6 +584,56 @@ class _Run:
             self._must_reopen = head.is_continued
         return False
 
+    def _write_in_progress(self, head: TransactionHead) -> None:
+        """Have a part of a transaction in progress applied, or its end."""
+        self._drain()
+        group, in_progress = self._group, self._in_progress
+        if head.kind in "SA":
+            in_progress.take(group, head)
+        elif (touched := in_progress.end(head, self._session)) is None:
+            self._write_left(head)
+        else:
+            self._tell(touched)
+        group.clear()
+        self._bound_lock_waits()
+
+    def _bound_lock_waits(self) -> None:
+        """Wait for no lock for ever while another connection of ours may hold it."""
+        if self._in_progress.is_any_open != self._has_bounded_waits:
+            self._has_bounded_waits = self._in_progress.is_any_open
+            self._session.bound_lock_waits(LOCK_WAIT_MS if self._has_bounded_waits else 0)
+
+    def _write_left(self, head: TransactionHead) -> None:
+        """Write a transaction that was left while it was in progress: the slot has it whole."""
+        settings, streamed = self._settings, self._group
+        self._group = ChangeGroup(settings.options.group_bytes)
+        try:
+            with ArrivingChanges(
+                settings.grpc,
+                settings.slot,
+                Lsn(head.commit_lsn),
+                settings.selection.plugin_options(
+                    two_phase=head.kind == "p", only_local=settings.only_local
+                ),
+                upto_lsn=Lsn(head.commit_lsn + 1),
+                peek=True,
+                token=settings.token,
+                tls=settings.tls,
+            ) as stream:
+                while not stream.has_ended and not self._must_reopen:
+                    if self._stopping.is_set():
+                        self._must_reopen = True
+                    elif (batch := stream.take(_IDLE_S)) is not None:
+                        self._feed(batch)
+                if self._group.transactions and not self._must_reopen:
+                    self._write()
+                self._drain()
+        finally:
+            self._group = streamed
+        if not self._must_reopen:
+            # Of one that has nothing for the subscription nothing came.
+            self._session.passed(head.end_lsn)
+
     def _pass(self, confirm_lsn: Lsn) -> None:
         """Have the target keep a position up to which nothing is left to write, if it is due."""
         session = self._session
@@ -552,6 +651,7 @@ class _Run:
             if not self._sync.states.are_all_ready:
                 self._drain()
             self._sync.at_boundary(self._session.position)
+        self._in_progress.look()
         ahead = self._session.committed_ahead
         if ahead and self._session.position >= ahead[-1][1]:
             self._session.committed_ahead = ()

@@ -9,6 +9,7 @@ command lines.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,6 +21,8 @@ from spillway.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from spillway.apply.options import Rename
+    from spillway.apply.selection import Selection
     from spillway.apply.verify.run import TableOutcome, VerifySettings
 
 SOURCE_VARIABLE: Final = "SPILLWAY_APPLY_SOURCE_DSN"
@@ -101,20 +104,46 @@ def _run(
 def _settings(
     subscription: str, tables: list[str] | None, limit: int, timeout: float, grpc: str
 ) -> VerifySettings:
+    from spillway.apply.verify.run import VerifySettings  # noqa: PLC0415 - as above
+
+    subscribed = look_up(subscription)
+    environment = Settings.from_environment()
+    return VerifySettings(
+        slot=subscribed.view["slot"],
+        source_dsn=dsn_of(SOURCE_VARIABLE),
+        target_dsn=dsn_of(TARGET_VARIABLE),
+        subscription=subscription,
+        tables=tuple(tables or ()),
+        selection=subscribed.selection,
+        rename=subscribed.rename,
+        limit=limit,
+        timeout_s=timeout,
+        grpc=grpc,
+        token=environment.token or "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A subscription that fills a PostgreSQL."""
+
+    #: as REST shows it
+    view: dict[str, Any]
+    selection: Selection
+    rename: Rename
+
+
+def look_up(subscription: str) -> Subscribed:
+    """Ask the service for a subscription.
+
+    Raises:
+        InvalidRequest: it fills something else.
+    """
     from spillway.apply.options import Rename  # noqa: PLC0415 - as above
     from spillway.apply.selection import Selection  # noqa: PLC0415
-    from spillway.apply.verify.run import VerifySettings  # noqa: PLC0415
     from spillway.cli.rest_client import RestClient  # noqa: PLC0415
 
-    dsns = {name: os.environ.get(name, "") for name in (SOURCE_VARIABLE, TARGET_VARIABLE)}
-    for name, dsn in dsns.items():
-        if not dsn:
-            raise InvalidRequest(
-                f"{name} is not set",
-                hint="Set it to a connection string: the command reads both databases itself.",
-            )
-    environment = Settings.from_environment()
-    with RestClient(environment) as client:
+    with RestClient(Settings.from_environment()) as client:
         view: dict[str, Any] = client.call("GET", "subscriptions", subscription)
     if view["target"]["kind"] != "postgres":
         raise InvalidRequest(
@@ -122,19 +151,26 @@ def _settings(
             hint="A lake is compared by `spillway lake verify`.",
         )
     publications, wanted = view.get("publications"), view.get("tables")
-    return VerifySettings(
-        slot=view["slot"],
-        source_dsn=dsns[SOURCE_VARIABLE],
-        target_dsn=dsns[TARGET_VARIABLE],
-        subscription=subscription,
-        tables=tuple(tables or ()),
-        selection=Selection(
+    return Subscribed(
+        view,
+        Selection(
             tuple(publications) if publications else None,
             frozenset(wanted) if wanted else None,
         ),
-        rename=Rename(dict(view["target"].get("rename") or {})),
-        limit=limit,
-        timeout_s=timeout,
-        grpc=grpc,
-        token=environment.token or "",
+        Rename(dict(view["target"].get("rename") or {})),
     )
+
+
+def dsn_of(variable: str) -> str:
+    """Return the connection string that the environment has.
+
+    Raises:
+        InvalidRequest: it has none.
+    """
+    dsn = os.environ.get(variable, "")
+    if not dsn:
+        raise InvalidRequest(
+            f"{variable} is not set",
+            hint="Set it to a connection string: the command reads the database itself.",
+        )
+    return dsn

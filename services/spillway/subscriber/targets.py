@@ -55,6 +55,7 @@ class RunPlan:
     #: what was in the tables before is the subscription's, too
     copies: bool
     origin: str
+    streaming: str
     two_phase: bool
     #: when it was created: microseconds since 1970
     created_us: int
@@ -85,6 +86,8 @@ class TargetKind(ABC):
     plugin: ClassVar[str]
     #: whether its program turns two_phase on, when it opens the stream; else the slot is made so
     turns_two_phase_on: ClassVar[bool] = False
+    #: whether its program has more to look up at a refresh than which tables there are
+    refreshes_more: ClassVar[bool] = False
     #: whether several subscriptions may have one place
     shares_places: ClassVar[bool] = False
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.servers import client
 from harness.tiers import deep
+from spillway.apply.sync import dump
 from spillway.apply.sync.definitions import Made, create_missing
 from spillway.apply.tables.matching import same_name
 
@@ -64,8 +66,10 @@ _SAID = {
         identity_start, identity_increment,
         is_generated, generation_expression, domain_name
         FROM information_schema.columns""",
+    # By the table's schema: 14 puts a partition's clone of a foreign key into its root's.
     "constraints": """SELECT n.nspname, conrelid::regclass::text, conname, contype::text,
-        pg_get_constraintdef(k.oid) FROM pg_constraint k JOIN pg_namespace n ON n.oid = connamespace
+        pg_get_constraintdef(k.oid) FROM pg_constraint k LEFT JOIN pg_class c ON c.oid = conrelid
+        JOIN pg_namespace n ON n.oid = coalesce(c.relnamespace, connamespace)
         WHERE nspname !~ '^(pg_|information_schema)'""",
     "indexes": "SELECT schemaname, tablename, indexname, indexdef FROM pg_indexes",
     "partitions": """SELECT oid::regclass::text, relkind::text, relreplident::text,
@@ -92,11 +96,12 @@ def _made(
     target: Database,
     tables: Collection[tuple[str, str]],
     rename: Rename = same_name,
+    pg_dump: dump.PgDump | None = None,
 ) -> Made:
     with source.connect() as here, target.connect() as there:
         for connection in (here, there):
             connection.execute("SET search_path = ''")
-        return create_missing(here, there, tables, rename)
+        return create_missing(here, there, tables, rename, pg_dump)
 
 
 @pytest.fixture
@@ -113,12 +118,24 @@ def databases(session_cluster: Callable[[int], Cluster]) -> Iterator[Callable[[i
         database.cluster.drop_database(database.name)
 
 
-@pytest.mark.parametrize("major", [18, *(deep(major) for major in range(14, 18))])
-def test_both_catalogs_say_the_same(databases: Callable[[int], Database], major: int) -> None:
+@pytest.mark.parametrize(
+    ("major", "by"),
+    [
+        (18, "catalog"),
+        (18, "pg_dump"),
+        deep(16, "pg_dump"),
+        *(deep(major, "catalog") for major in range(14, 18)),
+    ],
+)
+def test_both_catalogs_say_the_same(
+    databases: Callable[[int], Database], major: int, by: str
+) -> None:
     source, target = databases(major), databases(major)
     source.execute(_SOURCE)
-    made = _made(source, target, _TABLES)
+    pg_dump = dump.find(major, str(client("pg_dump", major))) if by == "pg_dump" else None
+    made = _made(source, target, _TABLES, pg_dump=pg_dump)
     assert made.failed == {}
+    assert [one.split()[0] for one in made.by] == [by]
     for what in _SAID:
         assert _said(target, what) == _said(source, what), what
     # What is there stays as it is.
@@ -196,3 +213,44 @@ def test_what_cannot_be_made_is_told_all_at_once(
     # A column that is virtual there is stored here.
     target.execute("INSERT INTO newer (id, a) VALUES (1, 2)")
     assert target.value("SELECT v FROM newer") == 3
+
+
+def test_what_pg_dump_has_beside_that(databases: Callable[[int], Database]) -> None:
+    """Triggers, comments, policies; what an older target refuses is made from the catalog."""
+    source, target, older = databases(18), databases(18), databases(14)
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, v int GENERATED ALWAYS AS (a + 1) VIRTUAL);"
+        "COMMENT ON TABLE t IS 'of a person; Type: TABLE';"
+        "CREATE TRIGGER same BEFORE UPDATE ON t FOR EACH ROW"
+        " EXECUTE FUNCTION suppress_redundant_updates_trigger();"
+        "CREATE POLICY all_of_it ON t USING (true);"
+        'CREATE TABLE "a.*" (id int PRIMARY KEY); CREATE TABLE other (id int)'
+    )
+    pg_dump = dump.find(18, f"/nowhere:{client('pg_dump', 16)}:{client('pg_dump')}")
+    assert pg_dump is not None
+    assert pg_dump.version.startswith("18")
+    tables = [("public", "t"), ("public", "a.*")]
+    made = _made(source, target, tables, pg_dump=pg_dump)
+    assert (sorted(made.tables), made.failed) == (["public.a.*", "public.t"], {})
+    assert made.by == [f"pg_dump {pg_dump.version}"]
+    assert target.value("SELECT obj_description('t'::regclass)") == "of a person; Type: TABLE"
+    assert target.value("SELECT count(*) FROM pg_trigger WHERE tgname = 'same'") == 1
+    assert target.value("SELECT count(*) FROM pg_policy") == 1
+    # A quoted name is no pattern, and what was not asked for is not made.
+    assert target.value("SELECT to_regclass('other')") is None
+
+    made = _made(source, older, tables, pg_dump=pg_dump)
+    assert sorted(made.tables) == ["public.a.*", "public.t"]
+    assert made.by == [f"pg_dump {pg_dump.version}", "catalog"]
+    older.execute("INSERT INTO t (id, a) VALUES (1, 2)")
+    assert older.value("SELECT v FROM t") == 3
+
+
+def test_a_pg_dump_is_of_the_sources_major(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = client("pg_dump")
+    assert dump.find(17, str(theirs)) is None
+    assert dump.find(18, "off") is None
+    monkeypatch.setenv("PATH", str(theirs.parent))
+    found = dump.find(18, None)
+    assert found is not None
+    assert found.path == str(theirs)

@@ -1,4 +1,5 @@
-"""Tables that the target lacks, made from the source's catalog: ``create_tables``.
+"""Tables that the target lacks, made from the source's catalog, or from what pg_dump writes
+(:mod:`dump`): ``create_tables``.
 
 Made are schemas, types (enums, domains, composite types, ranges), sequences that columns own,
 tables with columns, defaults, identity and generated columns, partitions, constraints, indexes and
@@ -17,12 +18,14 @@ Source: getTables, dumpTableSchema, dumpConstraint, dumpSequence (src/bin/pg_dum
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from psycopg import sql
+from psycopg import conninfo, sql
 
+from spillway.apply.sync import dump
 from spillway.errors import SourceError
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from spillway.apply.tables.matching import Rename
 
     Connection = psycopg.Connection[tuple[Any, ...]]
+
+_log = logging.getLogger(__name__)
 
 _VIRTUAL: Final = 180000
 
@@ -165,6 +170,8 @@ class Made:
 
     tables: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    #: where definitions came from: ``pg_dump 18.1``, ``catalog``, or both
+    by: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,11 @@ class _Relation:
 
 
 def create_missing(
-    source: Connection, target: Connection, tables: Collection[TableName], rename: Rename
+    source: Connection,
+    target: Connection,
+    tables: Collection[TableName],
+    rename: Rename,
+    pg_dump: dump.PgDump | None = None,
 ) -> Made:
     """Make those of *tables* that the target lacks, and what they need.
 
@@ -198,6 +209,8 @@ def create_missing(
         tables: by their names on the source.
         rename: the name on the target of a (schema, table) of the source; of a sequence or an
             index it is asked, too.
+        pg_dump: of the source's major; it is not asked for tables that have other names on the
+            target.
 
     Raises:
         SourceError: the source did not answer.
@@ -208,7 +221,15 @@ def create_missing(
         return Made()
     names = [[key[0] for key in missing], [key[1] for key in missing]]
     relations = [_Relation(*row) for row in _ask(source, _RELATIONS, names)]
-    return _Making(source, target, rename, relations).run()
+    return _Making(source, target, rename, relations).run(pg_dump)
+
+
+def _dsn_of(connection: Connection) -> str:
+    """Return what a connection was made by, with its password, which psycopg leaves out."""
+    password = connection.info.password
+    return conninfo.make_conninfo(
+        connection.info.dsn, **({"password": password} if password else {})
+    )
 
 
 class _Making:
@@ -227,9 +248,37 @@ class _Making:
         self._by_oid = {relation.oid: relation for relation in self._new}
         self._oids = list(self._by_oid)
 
-    def run(self) -> Made:
+    def run(self, pg_dump: dump.PgDump | None) -> Made:
         self._schemas()
         self._types()
+        if pg_dump is not None and all(self._rename(*r.key) == r.key for r in self._new):
+            self._dumped(pg_dump)
+        if self._new:
+            self._made.by.append("catalog")
+            self._from_catalog()
+        return self._made
+
+    def _dumped(self, pg_dump: dump.PgDump) -> None:
+        """Make what pg_dump's definitions make; what is missing then is the catalog's."""
+        try:
+            parts = dump.definitions(pg_dump, _dsn_of(self._source), [r.key for r in self._new])
+        except SourceError as error:
+            _log.warning("%s", error.message)
+            return
+        self._made.by.append(f"pg_dump {pg_dump.version}")
+        self._target.execute("SELECT pg_catalog.set_config('check_function_bodies', 'off', false)")
+        for what, statements in parts:
+            self._try(what, _raw(statements))
+        there = [r for r in self._new if _exists(self._target, r.key)]
+        self._made.tables += [".".join(r.key) for r in there]
+        self._new = [r for r in self._new if r not in there]
+        self._by_oid = {relation.oid: relation for relation in self._new}
+        self._oids = list(self._by_oid)
+        for relation in self._new:
+            # They are tried again.
+            self._made.failed.pop(f"table {'.'.join(relation.key)}", None)
+
+    def _from_catalog(self) -> None:
         columns = self._columns()
         for relation in self._new:
             self._table(relation, columns.get(relation.oid, []))
@@ -238,7 +287,6 @@ class _Making:
         self._constraints(foreign=True)
         for relation in self._new:
             self._replica_identity(relation)
-        return self._made
 
     def _schemas(self) -> None:
         for schema in sorted({self._rename(*relation.key)[0] for relation in self._new}):

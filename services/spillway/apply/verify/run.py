@@ -62,8 +62,12 @@ if TYPE_CHECKING:
     from spillway.consumer.snapshots import SourceSnapshot
 
 _POLL_S: Final = 0.1
+#: Keys of a table that are said to be undecided, one by one.
+_SAID_MAX: Final = 20
 #: Looks at keys that are written to meanwhile.
 _LOOKS: Final = 5
+#: Keys of a table that may differ only by what was written meanwhile: more are not looked at.
+_LOOKED_AT: Final = 10_000
 #: Keys that are looked at, and repaired, at once.
 _KEYS_AT_ONCE: Final = 1000
 
@@ -128,8 +132,10 @@ class TableOutcome:
             lines.append("  and more")
         lines += [
             f"  ({', '.join(map(str, key))}) is written to too often to be compared"
-            for key in self.undecided
+            for key in self.undecided[:_SAID_MAX]
         ]
+        if len(self.undecided) > _SAID_MAX:
+            lines.append(f"  and {len(self.undecided) - _SAID_MAX} more")
         return "\n".join(lines)
 
 
@@ -192,6 +198,7 @@ class _Run:
         outcomes: dict[str, TableOutcome] = {}
         pairs: dict[str, TablePair] = {}
         inexact = []
+        limit = self._settings.limit
         with ExitStack() as held:
             snapshot = self._reached_snapshot([h for t in tables.values() for h in t.heaps])
             held.callback(snapshot.close)
@@ -214,7 +221,8 @@ class _Run:
                 pair = pairs[name] = TablePair(
                     table, matched, _types(snapshot.connection, relation.relation_id)
                 )
-                found = pair.compare(snapshot.connection, target, self._settings.limit)
+                looked = limit if repair or not pair.key else max(limit, _LOOKED_AT)
+                found = pair.compare(snapshot.connection, target, looked)
                 outcome.source_rows, outcome.target_rows = found.source_rows, found.target_rows
                 outcome.differences, outcome.more = found.differences, found.more
                 if found.differences and not 0 <= applied <= snapshot.lsn:
@@ -226,6 +234,8 @@ class _Run:
                 self._by_keys(tables[name], pairs[name], outcome, keys, repair=repair)
             elif name in inexact:
                 self._again(tables[name], pairs[name], outcome)
+            outcome.more = outcome.more or len(outcome.differences) > limit
+            del outcome.differences[limit:]
             on_table(outcome)
         return Verification(lsn, list(outcomes.values()))
 
