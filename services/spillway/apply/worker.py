@@ -57,7 +57,7 @@ from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import COMMITTED_SQL
 from spillway.apply.target.session import TargetPlan, TargetSession
 from spillway.consumer.connect import exports_of
-from spillway.errors import SpillwayError, TargetBehindSlot, TargetSerialization
+from spillway.errors import SlotActive, SpillwayError, TargetBehindSlot, TargetSerialization
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
 
@@ -81,6 +81,8 @@ _FLUSH_LOOK_S: Final = 0.05
 #: how often tables are looked at again for what the target's own DDL changed
 _TABLES_LOOK_S: Final = 60.0
 _ATTEMPTS: Final = 5
+#: within which a slot whose stream was closed is free again
+_REOPEN_S: Final = 10.0
 #: A group below that is written here when nothing else is on its way, and waits for that otherwise,
 #: growing: a thread more is no gain for it.
 _LANE_BYTES: Final = 256 << 10
@@ -156,7 +158,7 @@ class ApplyWorker:
 def target_plan(settings: ApplySettings) -> TargetPlan:
     """Return what the settings say of the session on the target."""
     options = settings.options
-    own_tables = (*TABLES_SQL, CONFLICTS, DEAD_LETTER, PREPARED)
+    own_tables: tuple[str, ...] = (*TABLES_SQL, CONFLICTS, DEAD_LETTER, PREPARED)
     if options.connections > 1 and options.commit_order == "relaxed":
         own_tables += (COMMITTED_SQL,)
     return TargetPlan(
@@ -210,6 +212,7 @@ class _Run:
         #: made when there is a backlog for the first time
         self._lanes: Lanes | None = None
         self._may_have_lanes = options.connections > 1
+        self._lane_bytes = min(_LANE_BYTES, options.group_bytes // 2)
         self._always_exact = options.exact == "always"
         self._group = ChangeGroup(options.group_bytes)
         #: the commit of a large transaction that can't be written in groups
@@ -355,16 +358,7 @@ class _Run:
         self._bound_lock_waits()
         session.find_committed_ahead()
         two_phase = settings.two_phase and self._may_prepare()
-        with ArrivingChanges(
-            settings.grpc,
-            settings.slot,
-            session.position,
-            settings.selection.plugin_options(
-                two_phase=two_phase, only_local=settings.only_local, streaming=settings.streaming
-            ),
-            token=settings.token,
-            tls=settings.tls,
-        ) as stream:
+        with self._open(two_phase=two_phase) as stream:
             self._stream = stream
             if not self._status.has_begun:
                 self._status.begun()
@@ -388,6 +382,31 @@ class _Run:
                 self._in_progress.close()
             session.rollback()
             stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
+
+    def _open(self, *, two_phase: bool) -> ArrivingChanges:
+        """Open the stream. The service may still be about to notice that an earlier one of this
+        very program has ended.
+        """
+        settings = self._settings
+        deadline = time.monotonic() + (0 if self._stream is None else _REOPEN_S)
+        while True:
+            try:
+                return ArrivingChanges(
+                    settings.grpc,
+                    settings.slot,
+                    self._session.position,
+                    settings.selection.plugin_options(
+                        two_phase=two_phase,
+                        only_local=settings.only_local,
+                        streaming=settings.streaming,
+                    ),
+                    token=settings.token,
+                    tls=settings.tls,
+                )
+            except SlotActive:
+                if time.monotonic() >= deadline or self._stopping.is_set():
+                    raise
+                self._stopping.wait(0.05)
 
     def _may_prepare(self) -> bool:
         """Say whether prepared transactions may come as such: when no table is being copied. One
@@ -479,7 +498,7 @@ class _Run:
 
     def _is_due(self) -> bool:
         """Whether the group is to be written now: it need not wait for lanes to be free."""
-        return not self._is_busy or self._group.is_full or self._group.nbytes >= _LANE_BYTES
+        return not self._is_busy or self._group.is_full or self._group.nbytes >= self._lane_bytes
 
     def _is_for_lanes(self, touched: Sequence[Touched]) -> bool:
         """Whether the group may be written beside others, and is worth it."""
@@ -491,7 +510,7 @@ class _Run:
             and not self._always_exact
             and group.is_plain
             and not group.is_piece
-            and group.nbytes >= _LANE_BYTES
+            and group.nbytes >= self._lane_bytes
             and not self._session.in_transaction
             and not self._session.committed_ahead
             and group.last is not None

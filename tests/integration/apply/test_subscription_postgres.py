@@ -359,6 +359,8 @@ def test_a_transaction_larger_than_a_group(
     wait_until("it is there", lambda: bool(target.query("SELECT FROM t WHERE id = 0")))
     query = "SELECT md5(string_agg(t::text, ';' ORDER BY id)) FROM t"
     assert target.value(query) == source.value(query)
+    # The program opens the stream again by itself.
+    assert serve.service().call("GET", "/subscriptions/large")["restarts"] == 0
 
 
 def test_tables_as_they_are_and_sequences(

@@ -54,7 +54,7 @@ from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.session import TargetSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from spillway._kernels.apply.change_group import ChangeGroup
     from spillway.apply.changes import Step, Touched, TransactionHead
@@ -93,6 +93,8 @@ class Submitted:
     head: TransactionHead
     #: where what is before it ends at the source
     from_lsn: int
+    #: those that were not settled when it came; () when it is finished
+    before: tuple[Submitted, ...] = ()
     state: State = State.WORKING
     keys: KeySet = field(default_factory=KeySet)
     #: whether ``keys`` has all; what can't be netted touches everything
@@ -220,9 +222,16 @@ class Lanes:
         """Have a group written; there must be room."""
         with self._changed:
             before = self._flight[-1].head.end_lsn if self._flight else self._main.position
-            joined = {self._joined.get(plan.target) for _, plan in plans.values()} - {None}
+            written = [plan.target for _, plan in plans.values()]
+            joined = frozenset(self._joined[one] for one in written if one in self._joined)
             one = Submitted(
-                group, plans, touched, head, int(before), joined=frozenset(map(int, joined))
+                group,
+                plans,
+                touched,
+                head,
+                int(before),
+                tuple(self._flight),
+                joined=joined,
             )
             self._flight.append(one)
             lane = next(lane for lane in self._lanes if lane.work is None)
@@ -301,6 +310,7 @@ class Lanes:
     def finished(self, lane: _Lane, one: Submitted, state: State) -> None:
         with self._changed:
             one.state = state
+            one.before = ()
             lane.work = None
             self._changed.notify_all()
         self._wake()
@@ -317,9 +327,8 @@ class Lanes:
             _AbandonedError: none of it counts any more.
         """
         with self._changed:
-            self._wait(lambda: all(other.is_netted for other in self._before(one)))
-            before = list(self._before(one))
-        blockers = [other for other in before if one.touches(other)]
+            self._wait(lambda: all(other.is_netted for other in one.before))
+        blockers = [other for other in one.before if one.touches(other)]
         if not blockers:
             return
         with self._changed:
@@ -329,7 +338,7 @@ class Lanes:
     def is_first(self, one: Submitted) -> bool:
         """Whether everything before it is done."""
         with self._changed:
-            return all(other.state is State.DONE for other in self._before(one))
+            return all(other.state is State.DONE for other in one.before)
 
     def wait_for_turn(self, one: Submitted, connection: psycopg.Connection[Any] | None) -> bool:
         """Wait until everything before it is done; return False if it is in the way of that.
@@ -345,7 +354,7 @@ class Lanes:
         while True:
             with self._changed:
                 if self._wait(
-                    lambda: all(other.state is State.DONE for other in self._before(one)),
+                    lambda: all(other.state is State.DONE for other in one.before),
                     None if connection is None else _LOOK_S,
                 ):
                     return True
@@ -357,12 +366,6 @@ class Lanes:
     @property
     def in_order(self) -> bool:
         return self._in_order
-
-    def _before(self, one: Submitted) -> Iterator[Submitted]:
-        for other in self._flight:
-            if other is one:
-                return
-            yield other
 
     def _wait(self, reached: Callable[[], bool], timeout_s: float | None = None) -> bool:
         found = self._changed.wait_for(lambda: self._abandoned or reached(), timeout_s)
