@@ -43,6 +43,8 @@ from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.own_tables import CONFLICTS, DEAD_LETTER, PREPARED
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
+from spillway.apply.in_progress.beside import LOCK_WAIT_MS, BesidePlan
+from spillway.apply.in_progress.transactions import KINDS, InProgress
 from spillway.apply.parallel.lanes import Lanes
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
@@ -62,7 +64,7 @@ from spillway.stream.client import get_slot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spillway.apply.changes import SourceRelation, Touched
+    from spillway.apply.changes import SourceRelation, Touched, TransactionHead
     from spillway.apply.options import ApplyOptions
     from spillway.apply.selection import Selection
     from spillway.apply.status import ApplyStatusFile
@@ -83,6 +85,8 @@ _ATTEMPTS: Final = 5
 #: growing: a thread more is no gain for it.
 _LANE_BYTES: Final = 256 << 10
 _POSTGRES_EPOCH_S: Final = 946_684_800
+#: an LSN behind all
+_NEVER: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class ApplySettings:
     token: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
     two_phase: bool = False
+    #: transactions in progress are applied as they come
+    streaming: bool = False
     #: what came to the source through an origin is left out there
     only_local: bool = False
     copy_data: bool = True
@@ -190,6 +196,17 @@ class _Run:
         self._should_apply = should_apply
         self._exact = ExactWriter(session, self._tables, exact, self._conflicts, self._is_wanted)
         self._grouped = GroupedWriter(session, self._tables, should_apply)
+        self._in_progress = InProgress(
+            BesidePlan(
+                session.plan,
+                session.uses_origin,
+                options.rename.target_of,
+                # Which commit it is isn't known; it will be later than any table's beginning.
+                lambda relation, _: should_apply(relation, _NEVER),
+                self._conflicts,
+            ),
+            self._tables_as_of,
+        )
         #: made when there is a backlog for the first time
         self._lanes: Lanes | None = None
         self._may_have_lanes = options.connections > 1
@@ -199,6 +216,7 @@ class _Run:
         self._exact_lsn = 0
         #: pieces of it are gone, and have to come again
         self._must_reopen = False
+        self._has_bounded_waits = False
         self._stream: ArrivingChanges | None = None
         self._flush_look_at = 0.0
         self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
@@ -334,13 +352,16 @@ class _Run:
         settings, session = self._settings, self._session
         self._group = ChangeGroup(settings.options.group_bytes)
         self._must_reopen = False
+        self._bound_lock_waits()
         session.find_committed_ahead()
         two_phase = settings.two_phase and self._may_prepare()
         with ArrivingChanges(
             settings.grpc,
             settings.slot,
             session.position,
-            settings.selection.plugin_options(two_phase=two_phase, only_local=settings.only_local),
+            settings.selection.plugin_options(
+                two_phase=two_phase, only_local=settings.only_local, streaming=settings.streaming
+            ),
             token=settings.token,
             tls=settings.tls,
         ) as stream:
@@ -354,12 +375,17 @@ class _Run:
                         # It is opened again, with prepared transactions from there on.
                         break
                 self._drain()
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, TargetSerialization):
+                    # A lock that was waited for may be one of theirs.
+                    self._in_progress.fail()
                 if self._lanes is not None:
                     self._lanes.abandon()
                 if not session.connection.broken:
                     session.rollback()
                 raise
+            finally:
+                self._in_progress.close()
             session.rollback()
             stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
 
@@ -372,6 +398,17 @@ class _Run:
             and not self._is_busy
             and (self._sync is None or self._sync.states.are_all_ready)
         )
+
+    def _tables_as_of(self) -> object | None:
+        """What tells the subscription's tables from those before and after; None while one is being
+        copied, or transactions may come that are there already.
+        """
+        if self._session.committed_ahead:
+            return None
+        if self._sync is None:
+            return True
+        states = self._sync.states
+        return frozenset(states.all()) if states.are_all_ready else None
 
     def _step(self, stream: ArrivingChanges) -> None:
         """Take what has arrived, write what is whole of it, and confirm."""
@@ -414,6 +451,9 @@ class _Run:
     def _write(self) -> None:
         """Write the group, and be ready for the next."""
         group = self._group
+        if (head := group.last) is not None and head.kind in KINDS:
+            self._write_in_progress(head)
+            return
         touched = group.touched()
         if self._is_for_lanes(touched) and self._submit(touched):
             return
@@ -446,6 +486,8 @@ class _Run:
         group = self._group
         return (
             self._may_have_lanes
+            # One may hold a lock that a lane would wait for, unseen.
+            and not self._in_progress.is_any_open
             and not self._always_exact
             and group.is_plain
             and not group.is_piece
@@ -523,6 +565,56 @@ class _Run:
             self._must_reopen = head.is_continued
         return False
 
+    def _write_in_progress(self, head: TransactionHead) -> None:
+        """Have a part of a transaction in progress applied, or its end."""
+        self._drain()
+        group, in_progress = self._group, self._in_progress
+        if head.kind in "SA":
+            in_progress.take(group, head)
+        elif (touched := in_progress.end(head, self._session)) is None:
+            self._write_left(head)
+        else:
+            self._tell(touched)
+        group.clear()
+        self._bound_lock_waits()
+
+    def _bound_lock_waits(self) -> None:
+        """Wait for no lock for ever while another connection of ours may hold it."""
+        if self._in_progress.is_any_open != self._has_bounded_waits:
+            self._has_bounded_waits = self._in_progress.is_any_open
+            self._session.bound_lock_waits(LOCK_WAIT_MS if self._has_bounded_waits else 0)
+
+    def _write_left(self, head: TransactionHead) -> None:
+        """Write a transaction that was left while it was in progress: the slot has it whole."""
+        settings, streamed = self._settings, self._group
+        self._group = ChangeGroup(settings.options.group_bytes)
+        try:
+            with ArrivingChanges(
+                settings.grpc,
+                settings.slot,
+                Lsn(head.commit_lsn),
+                settings.selection.plugin_options(
+                    two_phase=head.kind == "p", only_local=settings.only_local
+                ),
+                upto_lsn=Lsn(head.commit_lsn + 1),
+                peek=True,
+                token=settings.token,
+                tls=settings.tls,
+            ) as stream:
+                while not stream.has_ended and not self._must_reopen:
+                    if self._stopping.is_set():
+                        self._must_reopen = True
+                    elif (batch := stream.take(_IDLE_S)) is not None:
+                        self._feed(batch)
+                if self._group.transactions and not self._must_reopen:
+                    self._write()
+                self._drain()
+        finally:
+            self._group = streamed
+        if not self._must_reopen:
+            # Of one that has nothing for the subscription nothing came.
+            self._session.passed(head.end_lsn)
+
     def _pass(self, confirm_lsn: Lsn) -> None:
         """Have the target keep a position up to which nothing is left to write, if it is due."""
         session = self._session
@@ -540,6 +632,7 @@ class _Run:
             if not self._sync.states.are_all_ready:
                 self._drain()
             self._sync.at_boundary(self._session.position)
+        self._in_progress.look()
         ahead = self._session.committed_ahead
         if ahead and self._session.position >= ahead[-1][1]:
             self._session.committed_ahead = ()

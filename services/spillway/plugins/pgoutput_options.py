@@ -3,9 +3,10 @@
 Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
-Two options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and publishes
-as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks for events of
-DDL.
+Three options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
+publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks for
+events of DDL; ``spillway.origin`` is origin for every version, also those whose pgoutput has no such
+option.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -36,6 +37,7 @@ _SPACE: Final = r"[ \t\n\v\f\r]*"
 _HINT: Final = "pgoutput needs proto_version and publication_names."
 ALL_TABLES: Final = "spillway.all_tables"
 DDL: Final = "spillway.ddl"
+ORIGIN: Final = "spillway.origin"
 
 
 class StreamingMode(enum.Enum):
@@ -100,7 +102,9 @@ def parse_options(
                 values[option] = _streaming(value, server_version_num)
             case "two_phase" if server_version_num >= Since.PGOUTPUT_TWO_PHASE:
                 values[option] = _boolean(option, value)
-            case "origin" if server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL:
+            case "origin" | "spillway.origin" if (
+                option == ORIGIN or server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL
+            ):
                 values["only_local"] = _origin(value)
             case _ if option == ALL_TABLES:
                 values["all_tables"] = _boolean(option, value)

@@ -345,6 +345,7 @@ class Supervisor:
             copy_data=row.copy_data and row.phase != "copied",
             copies=row.copy_data,
             origin=row.origin,
+            streaming=row.streaming,
             two_phase=row.two_phase,
             created_us=round(row.created_at.timestamp() * 1e6),
             skip_lsn=row.skip_lsn,

@@ -64,6 +64,9 @@ Tables = Annotated[
 TwoPhase = Annotated[
     bool, typer.Option("--two-phase", help="Prepare transactions when the source does.")
 ]
+Streaming = Annotated[
+    bool, typer.Option("--streaming", help="Apply large transactions while they are in progress.")
+]
 OnlyLocal = Annotated[
     bool,
     typer.Option("--only-local", help="Leave out what came to the source through an origin."),
@@ -86,6 +89,7 @@ def _settings(
     table: Tables = None,
     *,
     two_phase: TwoPhase = False,
+    streaming: Streaming = False,
     only_local: OnlyLocal = False,
     skip_to: SkipTo = None,
     no_copy_data: NoCopyData = False,
@@ -110,6 +114,7 @@ def _settings(
         token=environment.token,
         tls=environment.client_tls,
         two_phase=two_phase,
+        streaming=streaming,
         only_local=only_local,
         copy_data=not no_copy_data,
         skip_to=Lsn.parse(skip_to) if skip_to else Lsn(0),

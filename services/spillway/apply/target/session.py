@@ -193,14 +193,39 @@ class TargetSession:
         """
         self._run(b"BEGIN")
 
-    def commit(self, head: Head) -> None:
-        """Commit what is open, with *head*'s position.
+    def savepoint(self, name: str) -> None:
+        """Define a savepoint; *name* is an identifier.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._run(b"SAVEPOINT " + name.encode())
+
+    def roll_back_to(self, name: str) -> None:
+        """Take back everything since :meth:`savepoint`.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._run(b"ROLLBACK TO SAVEPOINT " + name.encode())
+
+    def bound_lock_waits(self, milliseconds: int) -> None:
+        """Have statements fail that wait longer for a lock; 0: none does. Between transactions.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._run(b"SET lock_timeout = %d" % milliseconds)
+
+    def commit(self, head: Head) -> int:
+        """Commit what is open, with *head*'s position; return the target's LSN behind it.
 
         Raises:
             psycopg.Error: it is not committed, or, when the connection broke, perhaps not.
         """
-        result = self._run(self.commit_statements(head))
-        self.committed(head, _lsn(result))
+        lsn = _lsn(self._run(self.commit_statements(head)))
+        self.committed(head, lsn)
+        return lsn
 
     def commit_statements(self, head: Head) -> bytes:
         """Return :meth:`commit`'s statements for the simple protocol; the last gives the LSN that
@@ -213,16 +238,17 @@ class TargetSession:
         ).encode()
         return position + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
 
-    def prepare(self, head: Head, gid: str) -> None:
+    def prepare(self, head: Head, gid: str) -> int:
         """PREPARE TRANSACTION what is open, and then keep *head*'s position: a row in the prepared
-        transaction would stay locked. One that comes again is told by its *gid*.
+        transaction would stay locked. One that comes again is told by its *gid*. Return the
+        target's LSN behind it.
 
         Raises:
             psycopg.Error: as for commit.
         """
         literal = pq.Escaping(self._pgconn).escape_literal(gid.encode())
         self._run(self._xact_setup(head) + b"PREPARE TRANSACTION " + literal)
-        self.record(head)
+        return self.record(head)
 
     def finish_prepared(self, head: Head, gid: str, *, commit: bool) -> None:
         """COMMIT PREPARED or ROLLBACK PREPARED *gid*, and then keep *head*'s position.
@@ -238,14 +264,14 @@ class TargetSession:
         self._run(statement)
         self.record(head)
 
-    def record(self, head: Head) -> None:
-        """Keep *head*'s position in a transaction of its own.
+    def record(self, head: Head) -> int:
+        """Keep *head*'s position in a transaction of its own; return the target's LSN behind it.
 
         Raises:
             psycopg.Error: as for commit.
         """
         self.begin()
-        self.commit(head)
+        return self.commit(head)
 
     def committed(self, head: Head, local_lsn: int) -> None:
         """Hear that a transaction with *head*'s position is committed, and that the target's WAL
