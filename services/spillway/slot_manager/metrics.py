@@ -8,7 +8,7 @@ float64: exact up to 2**53, 8 PiB of WAL.)
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -26,6 +26,8 @@ from spillway.tls import ServerCertificate
 
 router = APIRouter(include_in_schema=False)
 
+#: what a series is of: a table, or a table and a kind
+Which = TypeVar("Which", bound=tuple[str, ...])
 #: series that a subscription has at most of what is told table by table
 TABLES_MAX: Final = 100
 
@@ -359,10 +361,10 @@ class _SubscriptionStates(Collector):
         )
 
 
-def _most(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
+def _most(counts: Mapping[Which, int]) -> dict[tuple[str, ...], float]:
     """Return the greatest counts, and the sum of the others for a table without a name."""
     order = sorted(counts, key=lambda which: (-counts[which], which))
-    found = {which: float(counts[which]) for which in order[:TABLES_MAX]}
+    found: dict[tuple[str, ...], float] = {one: float(counts[one]) for one in order[:TABLES_MAX]}
     for which in order[TABLES_MAX:]:
         rest = ("", *which[1:])
         found[rest] = found.get(rest, 0.0) + counts[which]

@@ -8,6 +8,7 @@ import html
 import json
 import math
 import re
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,15 +25,19 @@ from spillway.admin import formats, live
 from spillway.admin.access import SESSION_S, Sessions
 from spillway.admin.application import Admin
 from spillway.admin.changes import Filter, rows_of
+from spillway.admin.conflict_view import DONE, OTHERWISE, conflict_view, remedy_of
 from spillway.admin.findings import findings_of
 from spillway.admin.history import Ring, Track
 from spillway.admin.rendering import Pages
 from spillway.admin.sampler import Sampler
+from spillway.apply.conflicts.kinds import ALLOWED, DEFAULTS, ConflictKind, Resolution
+from spillway.apply.conflicts.rules import ConflictRules
 from spillway.caller import GRPC, calling
 from spillway.errors import MetadataError
 from spillway.pg.lsn import Lsn
 from spillway.service.model import Change, Obstacle, SlotInfo
 from spillway.slot_manager.app import create_app
+from spillway.subscriber.model import SubscriptionSpec
 
 STATIC = Path(formats.__file__).parent / "static"
 TOKEN = "s3cret"
@@ -445,3 +450,47 @@ async def test_a_forms_fields_are_the_target() -> None:
         "kind": "lake", "format": "delta", "path": "/l", "partition_history": "day",
         "retention": "30d", "interval_s": 2.5, "partition_by": {"s.t": ["day(at)", "b"]},
     }  # fmt: skip
+
+
+def test_a_conflict_is_laid_side_by_side() -> None:
+    document = {
+        "kind": "update_origin_differs", "resolution": "apply_remote", "schema": "public",
+        "table": "t'x", "identity": {"id": "1"}, "remote": {"id": "1", "a": "new", "b": None},
+        "local": [{"row": {"id": "1", "a": "old", "b": None, "own": "x"}}],
+    }  # fmt: skip
+    view = conflict_view(document)
+    assert view.heads == ("looked for", "on the target", "from the source")
+    assert [(line.column, line.differs) for line in view.lines] == [
+        ("id", False),
+        ("a", True),
+        ("b", False),
+        ("own", False),
+    ]
+    texts = [[cell.text if cell.is_there else "-" for cell in line.cells] for line in view.lines]
+    assert texts == [["1", "1", "1"], ["-", "old", "new"], ["-", None, None], ["-", "x", "-"]]
+    # A row that is missing, or too long to be kept.
+    assert conflict_view({**document, "local": [], "remote": None, "identity": None}).lines == ()
+
+
+async def test_what_a_conflict_may_become_is_what_its_kind_may() -> None:
+    assert set(OTHERWISE) == set(ALLOWED)
+    for kind, others in OTHERWISE.items():
+        assert {*others} <= {str(one) for one in ALLOWED[ConflictKind(kind)]}
+        assert DEFAULTS[ConflictKind(kind)] in others
+    assert set(DONE) == set(Resolution)
+    subscriptions = FakeSubscriptions()
+    rules = {"insert_exists": "keep_local", "tables": {"s.u": {"delete_missing": "error"}}}
+    target = {"kind": "postgres", "dsn": "host=x", "conflicts": rules}
+    one = await subscriptions.create(SubscriptionSpec("a", "shop", "shop", target))
+    met = {"kind": "update_missing", "resolution": "skip", "schema": "s", "table": "t'x"}
+    words = shlex.split(remedy_of(one, met))
+    assert words[:5] == ["spillway", "subscription", "alter", "a", "-t"]
+    # What it has already is in it, for what is given replaces that.
+    given = json.loads(words[5].removeprefix("conflicts="))
+    assert given.pop("tables") == {
+        "s.u": {"delete_missing": "error"},
+        "s.t'x": {"update_missing": "apply_remote"},
+    }
+    assert given == {"insert_exists": "keep_local"}
+    ConflictRules.parse({**given})
+    assert remedy_of(one, {**met, "kind": "of another release"}) == ""

@@ -6,14 +6,16 @@ The subscriber starts them. What is secret comes in the environment: the target 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
 
 import typer
 
@@ -27,6 +29,11 @@ from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.errors import InvalidRequest
 from spillway.pg.lsn import Lsn
 from spillway.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
 
 app = typer.Typer(
     name="apply",
@@ -74,19 +81,18 @@ NoCopyData = Annotated[
 
 
 def _settings(
-    subscription: str,
-    identity: str,
-    slot: str,
-    grpc: str,
-    publication: list[str] | None,
-    table: list[str] | None,
+    subscription: Subscription,
+    identity: Identity,
+    slot: Slot,
+    grpc: Grpc = DEFAULT_ADDRESS,
+    publication: Publications = None,
+    table: Tables = None,
     *,
-    two_phase: bool,
-    streaming: bool,
-    only_local: bool,
-    skip_to: str | None,
-    no_copy_data: bool,
-    status_file: Path | None = None,
+    two_phase: TwoPhase = False,
+    streaming: Streaming = False,
+    only_local: OnlyLocal = False,
+    skip_to: SkipTo = None,
+    no_copy_data: NoCopyData = False,
 ) -> ApplySettings:
     given = os.environ.get(OPTIONS_VARIABLE, "")
     if not given:
@@ -113,27 +119,34 @@ def _settings(
         copy_data=not no_copy_data,
         skip_to=Lsn.parse(skip_to) if skip_to else Lsn(0),
         source_dsn=os.environ.get(SOURCE_VARIABLE, ""),
-        conflicts_file=None if status_file is None else status_file.with_name(CONFLICTS_FILE),
     )
 
 
+def _takes_settings(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command that has ``**given`` the options of :func:`_settings`, as if they stood in its
+    signature; what it names itself is its own.
+    """
+    own = inspect.signature(command, eval_str=True)
+    parameters = dict(inspect.signature(_settings, eval_str=True).parameters)
+    parameters |= own.parameters
+    command.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in parameters.values()
+            if one.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+    )
+    return command
+
+
 @app.command()
+@_takes_settings
 def run(
-    subscription: Subscription,
-    identity: Identity,
-    slot: Slot,
-    grpc: Grpc = DEFAULT_ADDRESS,
-    publication: Publications = None,
-    table: Tables = None,
-    two_phase: TwoPhase = False,
-    streaming: Streaming = False,
-    only_local: OnlyLocal = False,
-    skip_to: SkipTo = None,
-    no_copy_data: NoCopyData = False,
     status_file: Annotated[
         Path | None,
         typer.Option(help="Tell of the program in this file, as JSON, replaced as a whole."),
     ] = None,
+    **given: Any,
 ) -> None:
     """Apply until SIGTERM."""
     logging.basicConfig(
@@ -146,85 +159,26 @@ def run(
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as held:
         status = held.enter_context(ApplyStatusFile(status_file or Path(os.devnull)))
-        settings = _settings(
-            subscription,
-            identity,
-            slot,
-            grpc,
-            publication,
-            table,
-            two_phase=two_phase,
-            streaming=streaming,
-            only_local=only_local,
-            skip_to=skip_to,
-            no_copy_data=no_copy_data,
-            status_file=status_file,
-        )
+        settings = _settings(**given)
+        if status_file is not None:
+            settings = replace(settings, conflicts_file=status_file.with_name(CONFLICTS_FILE))
         ApplyWorker(settings, status, stopping).run()
 
 
 @app.command()
-def check(
-    subscription: Subscription,
-    identity: Identity,
-    slot: Slot,
-    grpc: Grpc = DEFAULT_ADDRESS,
-    publication: Publications = None,
-    table: Tables = None,
-    two_phase: TwoPhase = False,
-    streaming: Streaming = False,
-    only_local: OnlyLocal = False,
-    skip_to: SkipTo = None,
-    no_copy_data: NoCopyData = False,
-) -> None:
+@_takes_settings
+def check(**given: Any) -> None:
     """Look whether the target can be filled, and say everything that is missing; nothing is made
     there.
     """
-    settings = _settings(
-        subscription,
-        identity,
-        slot,
-        grpc,
-        publication,
-        table,
-        two_phase=two_phase,
-        streaming=streaming,
-        only_local=only_local,
-        skip_to=skip_to,
-        no_copy_data=no_copy_data,
-    )
-    for line in check_target(settings):
+    for line in check_target(_settings(**given)):
         typer.echo(line)
 
 
 @app.command()
-def forget(
-    subscription: Subscription,
-    identity: Identity,
-    slot: Slot = "",
-    grpc: Grpc = DEFAULT_ADDRESS,
-    publication: Publications = None,
-    table: Tables = None,
-    two_phase: TwoPhase = False,
-    streaming: Streaming = False,
-    only_local: OnlyLocal = False,
-    skip_to: SkipTo = None,
-    no_copy_data: NoCopyData = False,
-) -> None:
+@_takes_settings
+def forget(slot: Slot = "", **given: Any) -> None:
     """Remove what the subscription keeps on the target: its position, its origin, the states of its
     tables. Rows of tables stay.
     """
-    settings = _settings(
-        subscription,
-        identity,
-        slot,
-        grpc,
-        publication,
-        table,
-        two_phase=two_phase,
-        streaming=streaming,
-        only_local=only_local,
-        skip_to=skip_to,
-        no_copy_data=no_copy_data,
-    )
-    forget_subscription(target_plan(settings))
+    forget_subscription(target_plan(_settings(slot=slot, **given)))

@@ -322,7 +322,6 @@ class StatsView(ResponseModel):
     confl_insert_exists: int
     confl_update_origin_differs: int
     confl_update_exists: int
-    confl_update_deleted: int
     confl_update_missing: int
     confl_delete_origin_differs: int
     confl_delete_missing: int
