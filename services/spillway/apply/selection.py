@@ -33,7 +33,9 @@ class Selection:
         del commit_lsn
         return self.has(relation.schema, relation.name)
 
-    def plugin_options(self, *, two_phase: bool, only_local: bool) -> dict[str, str]:
+    def plugin_options(
+        self, *, two_phase: bool, only_local: bool, ddl: bool = False
+    ) -> dict[str, str]:
         """Return pgoutput's options.
 
         Protocol 1 has all that is needed: the service gives transactions when they have ended, so
@@ -48,6 +50,8 @@ class Selection:
             options["two_phase"] = "on"
         if only_local:
             options["origin"] = "none"
+        if ddl:
+            options["spillway.ddl"] = "on"
         return options
 
 

@@ -38,6 +38,7 @@ from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.own_tables import CONFLICTS, DEAD_LETTER, PREPARED
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
+from spillway.apply.schema.changes import SchemaChanges
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
 from spillway.apply.sync.states import TABLES_SQL
@@ -47,7 +48,12 @@ from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.session import TargetPlan, TargetSession
 from spillway.consumer.connect import exports_of
-from spillway.errors import SpillwayError, TargetBehindSlot, TargetSerialization
+from spillway.errors import (
+    SpillwayError,
+    TargetBehindSlot,
+    TargetSchemaChange,
+    TargetSerialization,
+)
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
 
@@ -169,7 +175,10 @@ class _Run:
         )
         self._sync = self._table_sync(exact) if settings.copy_data else None
         should_apply = settings.selection.should_apply if self._sync is None else self._is_synced
-        self._exact = ExactWriter(session, self._tables, exact, self._conflicts, should_apply)
+        self._schema_changes = self._schema_changes_of(options)
+        self._exact = ExactWriter(
+            session, self._tables, exact, self._conflicts, should_apply, self._schema_changes
+        )
         self._grouped = GroupedWriter(session, self._tables, should_apply)
         self._always_exact = options.exact == "always"
         self._group = ChangeGroup(options.group_bytes)
@@ -192,6 +201,21 @@ class _Run:
         finally:
             if self._sync is not None:
                 self._sync.stop()
+            if self._schema_changes is not None:
+                self._schema_changes.close()
+
+    def _schema_changes_of(self, options: ApplyOptions) -> SchemaChanges | None:
+        if options.on_schema_change == "ignore":
+            return None
+        return SchemaChanges(
+            self._session,
+            self._settings.selection,
+            options.rename.target_of,
+            self._settings.source_dsn,
+            applies=options.on_schema_change == "apply",
+            sync=self._sync,
+            tell=self._status.schema_change,
+        )
 
     def _is_synced(self, relation: SourceRelation, commit_lsn: int) -> bool:
         """Say whether the stream writes a table's changes of a transaction: those before it was
@@ -304,7 +328,11 @@ class _Run:
             settings.grpc,
             settings.slot,
             session.position,
-            settings.selection.plugin_options(two_phase=two_phase, only_local=settings.only_local),
+            settings.selection.plugin_options(
+                two_phase=two_phase,
+                only_local=settings.only_local,
+                ddl=self._schema_changes is not None,
+            ),
             token=settings.token,
             tls=settings.tls,
         ) as stream:
@@ -317,9 +345,13 @@ class _Run:
                     if settings.two_phase and not two_phase and self._may_prepare():
                         # It is opened again, with prepared transactions from there on.
                         break
-            except BaseException:
+            except BaseException as error:
                 if not session.connection.broken:
                     session.rollback()
+                    if isinstance(error, TargetSchemaChange):
+                        # What is before it is applied, and the slot is to know.
+                        flushed = self._confirmable(session.flush())
+                        stream.confirm(flushed, session.position, at_once=True)
                 raise
             session.rollback()
             stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
@@ -394,7 +426,7 @@ class _Run:
         head = group.last
         if head is None or head.commit_lsn == self._exact_lsn:
             return False
-        if self._grouped.write(group):
+        if not group.has_schema_change and self._grouped.write(group):
             return True
         if group.is_piece or head.is_continued:
             self._exact_lsn = head.commit_lsn

@@ -3,8 +3,8 @@
 Safe is what loses nothing, and gives the target's rows the values that the source's have:
 
 - a column is added whose older rows are NULL or one value, which the event tells; or a generated
-  one. A default that was computed for each row (``random()``, a sequence's) is not: those values are
-  in no WAL.
+  one. A default that was computed for each row (``random()``, a sequence's) is not: those values
+  are in no WAL.
 - a column is dropped or renamed, a table renamed or moved to another schema.
 - a type is widened (:mod:`spillway.apply.schema.widening`).
 - a default is set or dropped, NOT NULL set or dropped.
