@@ -65,6 +65,10 @@ class FakeSubscriptions:
         )
         return self.subscriptions[spec.name]
 
+    async def check(self, spec: SubscriptionSpec) -> list[str]:
+        target_kind(spec.target.get("kind")).check(spec.target)
+        return []
+
     async def list_all(self) -> list[SubscriptionInfo]:
         return [found for _, found in sorted(self.subscriptions.items())]
 

@@ -18,8 +18,9 @@ from harness.postgresql_subscription import Subscription
 from spillway.apply.exact import own_tables
 from spillway.apply.selection import Selection
 from spillway.apply.sync.catching_up import SlotCatchUp
+from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.states import TABLES_SQL
-from spillway.apply.sync.table_sync import SyncSettings, TableSync
+from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.own_schema import PROGRESS_SQL, prepare_schema
 from spillway.apply.target.session import TargetPlan

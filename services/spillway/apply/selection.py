@@ -34,22 +34,24 @@ class Selection:
         return self.has(relation.schema, relation.name)
 
     def plugin_options(
-        self, *, two_phase: bool, only_local: bool, ddl: bool = False
+        self, *, two_phase: bool, only_local: bool, streaming: bool = False, ddl: bool = False
     ) -> dict[str, str]:
         """Return pgoutput's options.
 
-        Protocol 1 has all that is needed: the service gives transactions when they have ended, so
-        nothing is streamed before; 3 brings prepared transactions, from PostgreSQL 15 on.
+        Protocol 1 has all that is needed for transactions that have ended; 2 brings those in
+        progress, 3 prepared ones, from PostgreSQL 15 on.
         """
-        options = {"proto_version": "3" if two_phase else "1"}
+        options = {"proto_version": "3" if two_phase else "2" if streaming else "1"}
         if self.publications is None:
             options["spillway.all_tables"] = "on"
         else:
             options["publication_names"] = ",".join(_quoted(one) for one in self.publications)
         if two_phase:
             options["two_phase"] = "on"
+        if streaming:
+            options["streaming"] = "on"
         if only_local:
-            options["origin"] = "none"
+            options["spillway.origin"] = "none"
         if ddl:
             options["spillway.ddl"] = "on"
         return options

@@ -126,11 +126,11 @@ class ApplyStatusFile(StatusFile):
             stats["last_msg_send_time"] = _time(stream.sent_at)
             stats["last_msg_receipt_time"] = _time(stream.received_at)
             stats["latest_end_time"] = _time(stream.sent_at)
+            if sync is not None:
+                stats |= _of_sync(sync)
 
-    def explain(self, tables: TargetTables, grouped: GroupedWriter, sync: TableSync | None) -> None:
-        """Tell why tables are not written in groups, or were not made, if the last time was a while
-        ago.
-        """
+    def explain(self, tables: TargetTables, grouped: GroupedWriter) -> None:
+        """Tell why tables are not written in groups, if the last time was a while ago."""
         if time.monotonic() - self._explained_at < _EXPLAIN_S:
             return
         self._explained_at = time.monotonic()
@@ -144,8 +144,18 @@ class ApplyStatusFile(StatusFile):
                 one.written_alone = alone.get(name)
             told.stats["groups_declined"] = grouped.declined
             told.stats["why_declined"] = grouped.why_declined or None
-            made = {} if sync is None else sync.not_made
-            told.stats["not_made"] = dict(islice(made.items(), _NOT_MADE_MAX))
+
+
+def _of_sync(sync: TableSync) -> dict[str, Any]:
+    """What became of tables that the target lacked, and of sequences."""
+    found: dict[str, Any] = {
+        "tables_made_by": sync.missing.made_by or None,
+        "not_made": dict(islice(sync.missing.not_made.items(), _NOT_MADE_MAX)) or None,
+    }
+    if (sequences := sync.sequences) is not None:
+        found["sequences_synchronized_at"] = _time(sequences.at)
+        found["sequences_failed"] = dict(sequences.failed) or None
+    return found
 
 
 def _time(seconds: float) -> str | None:

@@ -24,8 +24,8 @@ comes live without being woken::
                                                  the caller's task is woken, as ever
 
 So a transaction that comes alone goes from the decoder's thread to the socket, without another
-thread. That thread decodes for all, so it does so for a few streams only (``LogReader.prefer``), and
-for BORROWED_BYTES of the log at most.
+thread. That thread decodes for all, so it does so for a few streams only (``LogReader.prefer``),
+and for BORROWED_BYTES of the log at most.
 
 Bound: two batches, the caller's and, unless that is larger than AHEAD_BYTES_MAX, the one ahead,
 beside what readers keep.

@@ -98,6 +98,8 @@ _SYNC_BYTES_MAX: Final = 16 << 20
 _BATCH_BYTES: Final = 1 << 20
 #: WAL of a few small transactions.
 _LITTLE_BYTES: Final = 8 << 10
+#: How long what libpq has decrypted, and poll() does not see, may lie before it is looked for.
+_UNSEEN_S: Final = 0.001
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 30.0
 _SPACE_RETRY_MAX_S: Final = 5.0
@@ -380,6 +382,9 @@ class WalReceiver:
                     connection.wait(calm_until - now)
                     continue
                 if not taken.is_much:
+                    # Not to be drained first: most often nothing is there, and waiting lets go of
+                    # the lock at once.
+                    connection.wait(_UNSEEN_S)
                     continue
             if taken.heard:
                 heard_at, asked = now, False

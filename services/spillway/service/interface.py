@@ -225,6 +225,10 @@ class EngineInterface(Protocol):
         """
         ...
 
+    async def make_permanent(self, slot_name: str) -> SlotInfo:
+        """Have a temporary slot outlive its session, and the service; whoever has it keeps it."""
+        ...
+
     async def lag_seconds(self, slot_name: str) -> float | None:
         """Return how long ago the first transaction was committed that is not confirmed; 0.0
         without one.

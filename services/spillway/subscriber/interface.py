@@ -25,6 +25,17 @@ class SubscriptionInterface(Protocol):
         """
         ...
 
+    async def check(self, spec: SubscriptionSpec) -> list[str]:
+        """Look whether :meth:`create` could go on, at the target too; nothing is made.
+
+        Returns:
+            what is good to know and in nobody's way.
+
+        Raises:
+            SpillwayError: what is in the way.
+        """
+        ...
+
     async def list_all(self) -> list[SubscriptionInfo]: ...
     async def get(self, name: str) -> SubscriptionInfo: ...
 

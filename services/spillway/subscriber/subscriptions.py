@@ -243,23 +243,12 @@ class Subscriptions:
             SpillwayError: whatever creating the slot, and looking tables up, raises; then nothing
                 is left of it.
         """
-        if not _NAME.fullmatch(spec.name):
-            raise InvalidRequest(
-                f"invalid subscription name {spec.name!r}",
-                hint="1 to 63 of: lower case letters, numbers, and the underscore.",
-                field="name",
-            )
-        kind = target_kind(spec.target.get("kind"))
-        spec = replace(spec, target=kind.check(spec.target), slot=spec.slot or spec.name)
-        check_selection(spec.tables, spec.publications)
-        source = await self._engine.get_source(spec.source)
-        kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
+        spec, kind = await self._checked(spec)
         async with self._lock(spec.name):
             fence = self._fence(spec.source)
             self._check_free(spec, kind)
             await self._clear_gone(spec.name)
-            values = {field.name: getattr(spec, field.name) for field in fields(SubscriptionSpec)}
-            row = await self._metadata.add_subscription(SubscriptionRow(**values), fence=fence)
+            row = await self._metadata.add_subscription(_row(spec), fence=fence)
             supervisor = self._supervise(row)
             made = False
             try:
@@ -274,6 +263,32 @@ class Subscriptions:
                 raise
             self._start(supervisor)
             return await self._info(supervisor)
+
+    async def check(self, spec: SubscriptionSpec) -> list[str]:
+        """Look whether it could be created, with its target; nothing is made, no slot either."""
+        spec, kind = await self._checked(spec)
+        self._fence(spec.source)
+        self._check_free(spec, kind)
+        row = _row(spec)
+        row = replace(row, resolved_tables=await resolve(self._engine, row, kind))
+        await self._check_readable(row)
+        # It is in no list: nobody finds it, and it writes no file.
+        return await self._check_target(self._new(row))
+
+    async def _checked(self, spec: SubscriptionSpec) -> tuple[SubscriptionSpec, TargetKind]:
+        """Check what can be said without making anything; return what is meant, and its kind."""
+        if not _NAME.fullmatch(spec.name):
+            raise InvalidRequest(
+                f"invalid subscription name {spec.name!r}",
+                hint="1 to 63 of: lower case letters, numbers, and the underscore.",
+                field="name",
+            )
+        kind = target_kind(spec.target.get("kind"))
+        spec = replace(spec, target=kind.check(spec.target), slot=spec.slot or spec.name)
+        check_selection(spec.tables, spec.publications)
+        source = await self._engine.get_source(spec.source)
+        kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
+        return spec, kind
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> SubscriptionInfo:
         """Change what can change in place; see the interface."""
@@ -493,18 +508,17 @@ class Subscriptions:
         wanted = None if tables is None else [name for name in tables if name not in had]
         await self._engine.check_readable(row.source, row.database, wanted)
 
-    async def _check_target(self, supervisor: Supervisor) -> None:
-        """Have its target looked at before a program fills it.
+    async def _check_target(self, supervisor: Supervisor) -> list[str]:
+        """Have its target looked at before a program fills it; return what that says.
 
         Raises:
             SpillwayError: what is missing there.
         """
         if self._service is None:
-            return
+            return []
         plan = supervisor.plan(self._service)
         program = target_kind(supervisor.row.target.get("kind")).check_program(plan)
-        if program is not None:
-            await supervisor.run_briefly(self._service, program)
+        return [] if program is None else await supervisor.run_briefly(self._service, program)
 
     async def _clear_target(self, supervisor: Supervisor) -> None:
         """Have what it keeps on its target removed; a target that is gone keeps nobody from being
@@ -737,6 +751,11 @@ def check_unused(source: str, held: Sequence[str]) -> None:
             source=source,
             subscriptions=sorted(held),
         )
+
+
+def _row(spec: SubscriptionSpec) -> SubscriptionRow:
+    values = {field.name: getattr(spec, field.name) for field in fields(SubscriptionSpec)}
+    return SubscriptionRow(**values)
 
 
 def unknown_conflict(name: str, conflict_id: str) -> UnknownConflict:

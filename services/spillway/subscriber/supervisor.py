@@ -345,6 +345,7 @@ class Supervisor:
             copy_data=row.copy_data and row.phase != "copied",
             copies=row.copy_data,
             origin=row.origin,
+            streaming=row.streaming,
             two_phase=row.two_phase,
             created_us=round(row.created_at.timestamp() * 1e6),
             skip_lsn=row.skip_lsn,
@@ -356,8 +357,8 @@ class Supervisor:
     def _program(self, service: Service) -> Program:
         return target_kind(self.row.target.get("kind")).program(self.plan(service))
 
-    async def run_briefly(self, service: Service, program: Program) -> None:
-        """Run a program that ends by itself, beside what keeps running.
+    async def run_briefly(self, service: Service, program: Program) -> list[str]:
+        """Run a program that ends by itself, beside what keeps running; return what it printed.
 
         Raises:
             SpillwayError: it failed, or did not end in :data:`BRIEF_S`.
@@ -385,13 +386,14 @@ class Supervisor:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+        lines = output.decode(errors="replace").splitlines()
         if process.returncode:
-            lines = output.decode(errors="replace").splitlines()
             raise error_in(lines) or SubscriptionFailed(
                 f"a program of it ended with exit code {process.returncode}: "
                 f"{(lines or [''])[-1][:500]}",
                 hint="Report this.",
             )
+        return lines
 
     def _environment(self, service: Service, program: Program) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if k not in _PRIVATE}

@@ -37,7 +37,7 @@ from spillway.walsender import messages
 from spillway.walsender.failures import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from spillway._kernels.walsender.text_conversion import TextConversion
     from spillway.service.interface import SlotStream
@@ -88,7 +88,7 @@ class CopyStream:
         timeout_s: wal_sender_timeout; 0: none.
         text: how text is converted; None: it goes out as it is.
         warns: whether the client wants warnings (client_min_messages).
-        heard: called whenever the client has shown that it lives.
+        heard: awaited whenever the client has shown that it lives.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class CopyStream:
         text: ConvertedText | None = None,
         *,
         warns: bool = True,
-        heard: Callable[[], None] = lambda: None,
+        heard: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._connection = connection
         self._stream = stream
@@ -261,7 +261,8 @@ class CopyStream:
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
             self._stream.heard()
-            self._heard()
+            if self._heard is not None:
+                await self._heard()
             if feedback is None:
                 continue
             self._write_lsn = max(self._write_lsn, feedback.write_lsn)

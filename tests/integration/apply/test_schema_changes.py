@@ -116,7 +116,7 @@ def test_what_is_safe_is_done_on_the_target(pair: _Pair) -> None:
     pair.transaction(
         "INSERT INTO t VALUES (3, 'c', 3, 3, 3)",
         "ALTER TABLE t ADD a int NOT NULL DEFAULT 7, ADD b timestamptz DEFAULT now(),"
-        ' ADD c text COLLATE "C", ADD g int GENERATED ALWAYS AS (id * 2) STORED',
+        ' ADD c text COLLATE "C", ADD g int GENERATED ALWAYS AS (a * 2) STORED',
         "INSERT INTO t (id, a) VALUES (4, 8)",
         "SAVEPOINT s",
         "ALTER TABLE t ADD gone int",
@@ -158,7 +158,7 @@ def test_what_is_safe_is_done_on_the_target(pair: _Pair) -> None:
         "INSERT INTO u (id) VALUES (60)", "ALTER TABLE u ADD rnd float8 DEFAULT random()"
     )
     view = pair.paused()
-    assert "computed for each row" in view["error"]
+    assert "computed for each row" in str(view["error"])
     assert pair.target.value("SELECT count(*) FROM u WHERE id = 60") == 0
 
 
@@ -173,13 +173,12 @@ def test_a_pause_goes_on_when_its_hint_was_followed(pair: _Pair) -> None:
         "INSERT INTO t VALUES (3, 4)",
     )  # fmt: skip
     view = pair.paused()
-    assert view["error_code"] == "target_schema_change"
     # What is before is applied, and nothing of the transaction.
     assert pair.target.query("SELECT id FROM t") == [(1,)]
     event = view["stats"]["schema_change"]
     assert (event["kind"], event["table"]) == ("alter_table", "t")
     assert json.dumps(event["changes"]).count("change") == len(event["changes"]) == 2
-    for statement in statements(remedy(view, "target_schema_change")):
+    for statement in statements(remedy(view["error"], "target_schema_change")):
         pair.target.execute(statement)
     pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
     pair.catch_up()

@@ -35,3 +35,15 @@ def test_every_table_stands_for_publications(version: int) -> None:
     assert parse_options(off, version).publication_names == ("p",)
     with pytest.raises(InvalidOption, match="publication_names"):
         parse_options({"proto_version": "1", "spillway.all_tables": "off"}, version)
+
+
+@pytest.mark.parametrize("version", [140_000, 150_000, 160_000, 180_000])
+def test_origins_are_left_out_of_any_version(version: int) -> None:
+    options = {"proto_version": "1", "publication_names": "p"}
+    assert parse_options(options | {"spillway.origin": "none"}, version).only_local
+    assert not parse_options(options | {"spillway.origin": "any"}, version).only_local
+    with pytest.raises(InvalidOption, match="unrecognized origin value"):
+        parse_options(options | {"spillway.origin": "some"}, version)
+    if version < 160_000:
+        with pytest.raises(InvalidOption, match="unrecognized pgoutput option: origin"):
+            parse_options(options | {"origin": "none"}, version)

@@ -218,6 +218,7 @@ def plan(**changed: Any) -> RunPlan:
         "copy_data": True,
         "copies": True,
         "origin": "any",
+        "streaming": "off",
         "two_phase": False,
         "created_us": 0,
         "skip_lsn": None,

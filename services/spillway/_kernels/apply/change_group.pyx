@@ -808,6 +808,63 @@ cdef class ChangeGroup:
         # A beginning alone fills nothing: there would be no end of empty pieces.
         self.full = self.items.size > 0 and self.nbytes_now() >= self.bytes_max
 
+    def take_out(self):
+        """Return the units that have ended, or the piece, as a group of its own, as this one would
+        be before :meth:`clear`; this one is then as it would be after it. Nothing is copied but
+        what has begun and not ended.
+        """
+        cdef ChangeGroup taken = ChangeGroup(self.bytes_max, self)
+        cdef bint piece = self.is_piece
+        cdef size_t tail, start
+        cdef Unit* unit
+        cdef Item* items
+        self.given()
+        if self.within and not piece:
+            # What stays is copied out; what goes keeps its memory.
+            unit = <Unit*>(self.units.data + self.units.size) - 1
+            tail = unit.first * sizeof(Item)
+            if tail < self.items.size:
+                start = (<Item*>self.items.data)[unit.first].message
+                put_bytes(&taken.arena, self.arena.data + start, self.arena.size - start)
+                put_bytes(&taken.items, self.items.data + tail, self.items.size - tail)
+                items = <Item*>taken.items.data
+                for n in range(taken.items.size // sizeof(Item)):
+                    items[n].message -= start
+                put_bytes(&taken.truncated, self.truncated.data, self.truncated.size)
+                self.arena.size = start
+                self.items.size = tail
+            put_bytes(&taken.units, unit, sizeof(Unit))
+            self.units.size -= sizeof(Unit)
+            unit = <Unit*>taken.units.data
+            unit.first = 0
+            unit.end = taken.items.size // sizeof(Item)
+            taken.within = True
+            last = self.ended
+            if last in self.names:
+                taken.names[0] = self.names.pop(last)
+        elif piece:
+            put_bytes(&taken.units, <Unit*>(self.units.data + self.units.size) - 1, sizeof(Unit))
+            unit = <Unit*>taken.units.data
+            unit.is_continued = True
+            unit.first = unit.end = 0
+            taken.within = True
+            if 0 in self.names:
+                taken.names[0] = self.names[0]
+        taken.streaming = taken.within and (<Unit*>taken.units.data).kind == c"S"
+        # Until here it had what stays.
+        self.arena, taken.arena = taken.arena, self.arena
+        self.items, taken.items = taken.items, self.items
+        self.units, taken.units = taken.units, self.units
+        self.truncated, taken.truncated = taken.truncated, self.truncated
+        self.names, taken.names = taken.names, self.names
+        taken.ended, self.ended = self.ended, 0
+        taken.full, self.full = self.full, False
+        taken.streaming, self.streaming = self.streaming and piece, taken.streaming
+        taken.within, self.within = piece, taken.within
+        # A beginning alone fills nothing, as after clear().
+        self.full = self.items.size > 0 and self.nbytes_now() >= self.bytes_max
+        return taken
+
     def forget(self):
         """Forget what was taken, the open unit, too: the stream begins anew. Tables stay known, as
         a stream announces again what it needs.

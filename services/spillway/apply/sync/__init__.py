@@ -5,9 +5,16 @@
 ``published``      which tables, columns and rows the publications have
 ``plan``           ranges of blocks, and the two COPY statements of each
 ``copying``        bytes from the source's COPY into the target's, several ranges at once
-``table_sync``     the threads: snapshot, copies, hand-over to the worker at a commit boundary
+``copiers``        the connections of one attempt
+``held_snapshot``  the source's snapshot, while tables are copied
+``first_copy``     a table's way from nothing to whole: i, d, f
+``catching_up``    what a table lacks since its snapshot, read from the slot
+``hand_over``      a table becomes the stream's: f, s, r
+``table_sync``     what the worker talks to, and the thread beside the stream
+``retries``        tables that failed, and when they are tried again
 ``indexes``        indexes dropped for the copy and made again, by option
-``definitions``    missing tables made from the source's definitions, by option
+``creation``       missing tables are made, by option
+``definitions``    … from the source's catalog
 ``sequences``      sequences' values
 =================  ===========================================================================
 

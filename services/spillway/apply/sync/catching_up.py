@@ -42,7 +42,7 @@ _WAIT_S: Final = 0.5
 
 
 class SlotCatchUp:
-    """See :class:`spillway.apply.sync.table_sync.CatchUp`.
+    """See :class:`spillway.apply.sync.hand_over.CatchUp`.
 
     Args:
         grpc: host:port of the service.

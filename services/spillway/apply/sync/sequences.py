@@ -12,6 +12,7 @@ Source: copy_sequences (src/backend/replication/logical/sequencesync.c, 19)
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,6 +71,8 @@ class SequenceSync:
     changed: tuple[str, ...]
     #: names, and why they were not; as the target has them
     failed: dict[str, str]
+    #: when it ended, in seconds since 1970
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ def write(
             failed[name] = error.diag.message_primary or str(error)
         else:
             changed.append(name)
-    return SequenceSync(tuple(changed), failed)
+    return SequenceSync(tuple(changed), failed, time.time())
 
 
 def _is_ahead(value: tuple[int, bool], present: tuple[int, bool] | None, increment: int) -> bool:

@@ -1,0 +1,309 @@
+"""What is copied, and how each table begins and ends: the way from ``i`` over ``d`` to ``f``.
+
+An attempt takes one snapshot for all tables that have nothing yet, and copies them. Of tables that
+failed alone the rows are taken away again and the table is tried later, with a snapshot that is
+then young: none is kept on the source for the sake of a table whose copy can't succeed. When a
+connection broke, or the process was killed, the snapshot may still be there (the service holds it
+for a while), and only ranges that are not durable are copied. Without it, a table that is not whole
+begins anew: what is in it is what was copied, since only a table that was empty is copied in more
+than one transaction.
+
+Runs on the worker's thread before the stream begins, and on the table sync's beside it; never on
+both at once.
+
+Source: LogicalRepSyncTableStart, copy_table (src/backend/replication/logical/tablesync.c)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from spillway.apply.sync import indexes
+from spillway.apply.sync.copiers import Copiers, TableCopy
+from spillway.apply.sync.plan import plan
+from spillway.apply.sync.published import PublishedTable, describe, list_tables
+from spillway.apply.sync.states import SyncState
+from spillway.apply.tables.matching import match_all
+from spillway.errors import SourceError, SpillwayError, TargetTableMissing
+from spillway.failpoints import failpoint
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from spillway.apply.sync.held_snapshot import HeldSnapshot
+    from spillway.apply.sync.plan import CopyPlan
+    from spillway.apply.sync.retries import Retries
+    from spillway.apply.sync.settings import SyncSettings
+    from spillway.apply.sync.sides import Sides
+    from spillway.apply.sync.states import TableName, TableState, TableStates
+    from spillway.apply.tables.matched import MatchedTable
+    from spillway.consumer.snapshots import SourceSnapshot
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class FirstCopy:
+    """See the module.
+
+    Args:
+        settings: the subscription's.
+        sides: both databases.
+        snapshot: what tables are copied as of.
+        states: how far each is.
+        retries: tables that failed.
+        why_missing: says why a table was not made on the target; '' if that is not known.
+        tell: is told what a person may want to know.
+        stopping: ends it; durable ranges stay.
+    """
+
+    def __init__(
+        self,
+        settings: SyncSettings,
+        sides: Sides,
+        snapshot: HeldSnapshot,
+        states: TableStates,
+        retries: Retries,
+        why_missing: Callable[[TableName], str],
+        tell: Callable[[str], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._sides = sides
+        self._snapshot = snapshot
+        self._states = states
+        self._retries = retries
+        self._why_missing = why_missing
+        self._tell = tell
+        self._stopping = stopping
+        self._copies: Sequence[TableCopy] = ()
+
+    def due(self) -> list[TableState]:
+        """Return the tables that have to be copied and may be tried now."""
+        return [
+            table
+            for table in self._states.all().values()
+            if table.state in (SyncState.INIT, SyncState.DATA_SYNC)
+            and self._retries.may_try(table.key)
+        ]
+
+    def progress(self) -> Mapping[TableName, TableState]:
+        """Return how far each table is, with the bytes that are under way."""
+        found = dict(self._states.all())
+        for copy in self._copies:
+            if (table := found.get(copy.key)) is not None and copy.in_flight:
+                found[copy.key] = replace(table, bytes=table.bytes + copy.in_flight)
+        return found
+
+    def attempt(self, position: int) -> None:
+        """Copy what is due, of one snapshot.
+
+        Args:
+            position: of the worker.
+
+        Raises:
+            SpillwayError: a connection broke, or it was stopped; durable ranges stay.
+        """
+        due = self.due()
+        begun = [table for table in due if table.state == SyncState.DATA_SYNC]
+        snapshot, goes_on = self._snapshot.of(begun)
+        if snapshot is None:
+            with self._sides.target_session() as target:
+                for table in begun:
+                    self._undo(target, table, "")
+            snapshot = self._snapshot.take(position)
+            tables = {table.key for table in due}
+        else:
+            # Others are copied by a snapshot of their own, next.
+            tables = goes_on
+        copies = self._plan(snapshot, tables, resume=bool(goes_on))
+        copiers = Copiers(
+            self._sides.source().conninfo,
+            snapshot.name,
+            self._sides.connect_target,
+            self._states,
+            self._stopping.is_set,
+            self._settings.origin,
+        )
+        self._copies = copies
+        try:
+            for copy in copies:
+                if not copy.left:
+                    self._finish(copy)
+            copiers.run(copies, self._settings.connections, self._finish)
+        finally:
+            self._copies = ()
+        with self._sides.target_session() as target:
+            for copy in copies:
+                if copy.failed is not None:
+                    self._failed(target, copy.key, copy.failed)
+        self._snapshot.let_go()
+
+    def _plan(
+        self, snapshot: SourceSnapshot, wanted: set[TableName], *, resume: bool
+    ) -> list[TableCopy]:
+        """Match source and target of each table; what can't be copied is said at it."""
+        holder = snapshot.connection
+        try:
+            (block_bytes,) = holder.execute(
+                "SELECT pg_catalog.current_setting('block_size')::int"
+            ).fetchone() or (8192,)
+            oids = list_tables(holder, self._settings.publications, self._settings.selected)
+            found = describe(
+                holder,
+                self._settings.publications,
+                {key: oid for key, oid in oids.items() if key in wanted},
+            )
+        except psycopg.Error as error:
+            raise SourceError(
+                f"the source can't be asked for its tables: {error}",
+                hint="Check the source's log.",
+            ) from None
+        copies: list[TableCopy] = []
+        with self._sides.target_session() as target:
+            targets = match_all(
+                target,
+                [one.relation for one in found.values() if isinstance(one, PublishedTable)],
+                self._settings.rename,
+            )
+            for key in sorted(wanted):
+                published = found.get(key)
+                if published is None:
+                    published = SourceError(
+                        f"{'.'.join(key)} is not published on the source any more",
+                        hint="A refresh forgets it.",
+                        relation=".".join(key),
+                    )
+                if isinstance(published, PublishedTable):
+                    matched = targets[published.relation.relation_id]
+                    if isinstance(matched, SpillwayError):
+                        self._failed(target, key, self._why(key, matched))
+                        continue
+                    copies.append(
+                        self._begin(
+                            target, snapshot, published, matched, block_bytes, resume=resume
+                        )
+                    )
+                else:
+                    self._failed(target, key, published)
+        self._states.hold(None)
+        return copies
+
+    def _why(self, key: TableName, error: SpillwayError) -> SpillwayError:
+        """Add to what is missing why it could not be made."""
+        reason = self._why_missing(key) if isinstance(error, TargetTableMissing) else ""
+        if not reason:
+            return error
+        return TargetTableMissing(
+            f"{error.message}, and could not be made there: {reason}",
+            hint=error.hint,
+            **error.details,
+        )
+
+    def _begin(
+        self,
+        target: Connection,
+        snapshot: SourceSnapshot,
+        published: PublishedTable,
+        matched: MatchedTable,
+        block_bytes: int,
+        *,
+        resume: bool,
+    ) -> TableCopy:
+        """Write down what is to be copied, unless that is known."""
+        table = self._states.all()[published.key]
+        made: CopyPlan = plan(published, matched, self._settings.range_bytes, block_bytes)
+        if resume and table.state == SyncState.DATA_SYNC:
+            made = replace(made, ranges=table.ranges)
+            left = [i for i in range(len(table.ranges)) if i not in table.ranges_done]
+            return TableCopy(made, left, is_one=not table.is_ours)
+        with target.transaction():
+            row = target.execute(
+                sql.SQL("SELECT EXISTS (SELECT FROM {})").format(
+                    sql.Identifier(matched.schema, matched.name)
+                )
+            ).fetchone()
+            is_ours = row is not None and not row[0]
+            dropped: tuple[str, ...] = table.dropped_indexes
+            if self._settings.defer_indexes and is_ours and matched.kind == "r":
+                dropped += tuple(indexes.drop(target, matched.oid))
+            table = replace(
+                table,
+                state=SyncState.DATA_SYNC,
+                lsn=int(snapshot.lsn),
+                snapshot=(self._snapshot.name, snapshot.contents),
+                ranges=made.ranges,
+                ranges_done=frozenset(),
+                is_ours=is_ours,
+                dropped_indexes=dropped,
+                rows=0,
+                bytes=0,
+                bytes_total=published.size_bytes,
+                error="",
+            )
+            self._states.store(target, table)
+        self._states.changed(table)
+        return TableCopy(made, list(range(len(made.ranges))), is_one=not is_ours)
+
+    def _finish(self, copy: TableCopy) -> None:
+        """All ranges of a table are durable: what is left of its copy."""
+        failpoint("table_sync.before_finish")
+        table = self._states.all()[copy.key]
+        with self._sides.target_session() as target, target.transaction():
+            indexes.make(target, table.dropped_indexes)
+            table = replace(
+                table,
+                state=SyncState.FINISHED_COPY,
+                snapshot=None,
+                ranges=(),
+                ranges_done=frozenset(),
+                dropped_indexes=(),
+            )
+            self._states.store(target, table)
+        self._states.changed(table)
+        failpoint("table_sync.after_finish")
+        self._retries.went_well(copy.key)
+        self._tell(f"{table.name} is copied: {table.rows} rows, {table.bytes} bytes")
+
+    def _failed(self, target: Connection, key: TableName, error: SpillwayError) -> None:
+        """A table can't be copied now: nothing of it stays, and it is tried again later."""
+        self._undo(target, self._states.all()[key], self._retries.later(error, key))
+
+    def _undo(self, target: Connection, table: TableState, error: str) -> None:
+        """Take away what was copied of a table that is not whole, and make it init again."""
+        with target.transaction():
+            if table.is_ours and table.ranges_done:
+                self._empty(target, table)
+            table = replace(
+                table,
+                state=SyncState.INIT,
+                lsn=0,
+                snapshot=None,
+                ranges=(),
+                ranges_done=frozenset(),
+                is_ours=False,
+                rows=0,
+                bytes=0,
+                error=error,
+            )
+            self._states.store(target, table)
+        self._states.changed(table)
+
+    def _empty(self, target: Connection, table: TableState) -> None:
+        renamed = self._settings.rename
+        name = sql.Identifier(*renamed(*table.key))
+        try:
+            with target.transaction():
+                target.execute(sql.SQL("TRUNCATE {}").format(name))
+        except (
+            psycopg.errors.FeatureNotSupported,
+            psycopg.errors.InsufficientPrivilege,
+        ):
+            # Another table refers to it, or the role may only delete.
+            target.execute(sql.SQL("DELETE FROM {}").format(name))
+        except psycopg.errors.UndefinedTable:
+            pass

@@ -1,0 +1,190 @@
+"""Tables that are copied become the stream's: ``f`` to ``s``, ``s`` to ``r``.
+
+At a boundary the worker is at W: it has applied every transaction with its commit record before W,
+and none behind. A table copied as of L ≥ W is handed over as it is. One that is behind reads what
+it lacks, [L, W), by a peek of the slot, in one transaction with its new state: first beside the
+stream, as often as much is missing, then by the worker's thread itself, which is when nothing can
+happen in between. PostgreSQL's table sync worker is told the same by SYNCWAIT and CATCHUP.
+
+Source: process_syncing_tables_for_apply (src/backend/replication/logical/tablesync.c)
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psycopg
+
+from spillway.apply.sync.states import SyncState
+from spillway.apply.target.failures import from_postgres
+from spillway.errors import SpillwayError
+from spillway.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spillway.apply.sync.retries import Retries
+    from spillway.apply.sync.sides import Sides
+    from spillway.apply.sync.states import TableName, TableStates
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: What a table lacks when its last bit is left to the worker's thread.
+_NEAR_BYTES: Final = 4 << 20
+
+
+class CatchUp(Protocol):
+    """Applies what tables lack, beside the stream."""
+
+    def __call__(
+        self,
+        tables: frozenset[TableName],
+        start_lsn: int,
+        upto_lsn: int,
+        before_commit: Callable[[Connection], None],
+    ) -> None:
+        """Write the changes of *tables* that the slot has in transactions whose commit record
+        starts in [*start_lsn*, *upto_lsn*), and what *before_commit* writes, in one transaction of
+        the target. The slot is read by a peek.
+
+        Raises:
+            SpillwayError: nothing of it was written.
+        """
+
+
+class HandOver:
+    """See the module.
+
+    Args:
+        sides: both databases.
+        states: how far each table is.
+        retries: tables that failed.
+        catch_up: reads and writes what tables lack.
+        stopping: whether it was stopped: what fails then is nobody's fault.
+    """
+
+    def __init__(
+        self,
+        sides: Sides,
+        states: TableStates,
+        retries: Retries,
+        catch_up: CatchUp,
+        stopping: threading.Event,
+    ) -> None:
+        self._sides = sides
+        self._states = states
+        self._retries = retries
+        self._catch_up = catch_up
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        #: what the worker's thread is to do at its next boundary
+        self._waiting: set[TableName] = set()
+        self._boundary: Connection | None = None
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether the next boundary applies what a table lacks yet."""
+        with self._lock:
+            return bool(self._waiting)
+
+    def at_boundary(self, position: int) -> None:
+        """Hand over what is ready for it. Cheap when nothing is. See
+        :meth:`~spillway.apply.sync.table_sync.TableSync.at_boundary`.
+        """
+        if self._states.are_all_ready:
+            return
+        tables = self._states.all().values()
+        whole = [t for t in tables if t.state == SyncState.FINISHED_COPY and t.lsn >= position]
+        passed = any(t.state == SyncState.SYNC_DONE and t.lsn <= position for t in tables)
+        with self._lock:
+            waiting = set(self._waiting)
+        if not whole and not passed and not waiting:
+            return
+        try:
+            connection = self._boundary_session()
+            done = [replace(table, state=SyncState.SYNC_DONE) for table in whole]
+            with connection.transaction():
+                for table in done:
+                    self._states.store(connection, table)
+            self._states.changed(*done)
+            if waiting:
+                self._take_over(waiting, position)
+            with connection.transaction():
+                ready = self._states.pass_by(connection, position)
+            self._states.changed(*ready)
+        except psycopg.Error as error:
+            raise from_postgres(error, "handing tables over to the stream") from None
+
+    def approach(self, position: int) -> None:
+        """Bring tables that are behind the stream near to it, and leave the rest to its thread."""
+        behind: dict[int, set[TableName]] = {}
+        with self._lock:
+            waiting = set(self._waiting)
+        for table in self._states.all().values():
+            if (
+                table.state == SyncState.FINISHED_COPY
+                and table.lsn < position
+                and table.key not in waiting
+                and self._retries.may_try(table.key)
+            ):
+                behind.setdefault(table.lsn, set()).add(table.key)
+        for lsn, tables in sorted(behind.items()):
+            if position - lsn > _NEAR_BYTES:
+                self._catch_up_to(tables, lsn, position, SyncState.FINISHED_COPY)
+            else:
+                with self._lock:
+                    self._waiting |= tables
+
+    def close(self) -> None:
+        """End the session that hands over."""
+        if self._boundary is not None:
+            self._boundary.close()
+
+    def _take_over(self, waiting: set[TableName], position: int) -> None:
+        """Apply the last bit of what tables lack, by the worker's thread."""
+        behind: dict[int, set[TableName]] = {}
+        for key in waiting:
+            table = self._states.all().get(key)
+            if table is not None and table.state == SyncState.FINISHED_COPY:
+                behind.setdefault(table.lsn, set()).add(key)
+        for lsn, tables in sorted(behind.items()):
+            self._catch_up_to(tables, lsn, position, SyncState.SYNC_DONE)
+        with self._lock:
+            self._waiting -= waiting
+
+    def _catch_up_to(
+        self, tables: set[TableName], lsn: int, position: int, state: SyncState
+    ) -> None:
+        """Apply what tables lack; what goes wrong with it is theirs, and tried again later."""
+        known = self._states.all()
+        caught = [
+            replace(known[key], state=state, lsn=position, error="") for key in sorted(tables)
+        ]
+
+        def before_commit(connection: Connection) -> None:
+            for table in caught:
+                self._states.store(connection, table)
+            failpoint("table_sync.before_handover")
+
+        try:
+            self._catch_up(frozenset(tables), lsn, position, before_commit)
+        except SpillwayError as error:
+            if self._stopping.is_set():
+                return
+            text = self._retries.later(error, *tables)
+            failed = [replace(known[key], error=text) for key in sorted(tables)]
+            with self._sides.target_session() as target, target.transaction():
+                for table in failed:
+                    self._states.store(target, table)
+            self._states.changed(*failed)
+            return
+        for key in tables:
+            self._retries.went_well(key)
+        self._states.changed(*caught)
+
+    def _boundary_session(self) -> Connection:
+        if self._boundary is None or self._boundary.closed:
+            self._boundary = self._sides.connect_target()
+        return self._boundary
