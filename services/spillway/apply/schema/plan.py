@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Column = Mapping[str, Any]
 
 _PASSED_OVER: Final = ("replica_identity",)
+_INHERITED: Final = ("add_column", "drop_column", "rename_column", "alter_type", "primary_key")
 
 
 @dataclass(slots=True)
@@ -94,8 +95,12 @@ class Planner:
             self._move(old, new)
         self._name = _quoted(*new)
         self._table = table
+        # A partition has the columns of its parent, whose own event changes both.
+        inherits = table.parent is not None and before["parent"] == after["parent"]
         for change in self._event["changes"]:
             kind = change["change"]
+            if inherits and kind in _INHERITED:
+                continue
             if kind in ("attach_partition", "detach_partition"):
                 self._partition(kind, change["parent"])
             elif kind == "primary_key":
