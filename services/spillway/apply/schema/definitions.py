@@ -59,7 +59,8 @@ SELECT EXISTS (
                 LATERAL pg_catalog.pg_get_publication_tables(p.pubname::text) t
      WHERE p.pubname = ANY (%s)
        AND (t.relid = %s::oid
-            OR %s::oid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(t.relid) m)))
+            OR %s::oid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(t.relid) m)
+            OR t.relid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(%s::oid) m)))
 """
 
 _IDENTITY: Final = {"a": "always", "d": "by default"}
@@ -171,5 +172,5 @@ class SourceCatalog:
     def publishes(self, publications: Sequence[str], oid: int) -> bool:
         """Say whether one of *publications* publishes a table, or what it is a partition of."""
         with self.connected() as connection:
-            found = connection.execute(_PUBLISHED, [list(publications), oid, oid]).fetchone()
+            found = connection.execute(_PUBLISHED, [list(publications), oid, oid, oid]).fetchone()
         return found is not None and bool(found[0])
