@@ -87,6 +87,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── TargetColumnsMissing     target_columns_missing
     │   ├── TargetTableUnusable      target_table_unusable
     │   ├── TargetBehindSlot         target_behind_slot
+    │   ├── TargetSchemaChange       target_schema_change
     │   └── TargetRefused            target_refused
     │       ├── TargetSerialization  target_serialization
     │       ├── TargetRowRefused     target_row_refused       409
@@ -776,6 +777,16 @@ class TargetBehindSlot(TargetError):
     """The slot was confirmed past what the target has: changes between are gone for it."""
 
     code = "target_behind_slot"
+    http_status = 409
+    sqlstate = "55000"
+
+
+class TargetSchemaChange(TargetError):
+    """The next transaction changes a table's definition, and the target's table is not changed by
+    itself: the subscription pauses in front of it.
+    """
+
+    code = "target_schema_change"
     http_status = 409
     sqlstate = "55000"
 

@@ -62,6 +62,8 @@ class ApplyOptions:
     sync_sequences: int = 0
     #: ``always``: every transaction change by change, one for one, as PostgreSQL's worker
     exact: str = "auto"
+    #: ``pause`` or ``apply`` for what DDL does to the source's tables; ``ignore``: as PostgreSQL
+    on_schema_change: str = "ignore"
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -38,7 +38,7 @@ class Selection:
         return self.has(relation.schema, relation.name)
 
     def plugin_options(
-        self, *, two_phase: bool, only_local: bool, streaming: bool = False
+        self, *, two_phase: bool, only_local: bool, streaming: bool = False, ddl: bool = False
     ) -> dict[str, str]:
         """Return pgoutput's options.
 
@@ -56,6 +56,8 @@ class Selection:
             options["streaming"] = "on"
         if only_local:
             options["spillway.origin"] = "none"
+        if ddl:
+            options["spillway.ddl"] = "on"
         return options
 
 

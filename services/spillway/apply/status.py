@@ -68,6 +68,15 @@ class ApplyStatusFile(StatusFile):
             told.stats["apply_error_count"] = int(told.stats.get("apply_error_count") or 0) + 1
             told.urgent = True
 
+    def schema_change(self, event: Mapping[str, Any] | None) -> None:
+        """Tell of the event of DDL in front of which the worker pauses; None: it went on."""
+        with self.changing() as told:
+            if event is not None:
+                told.stats["schema_change"] = dict(event)
+                told.urgent = True
+            elif "schema_change" in told.stats:
+                del told.stats["schema_change"]
+
     def wrote(self, touched: Iterable[Touched], selected: Iterable[bool]) -> None:
         """Count what was committed, of those tables that are the subscription's."""
         with self.changing() as told:

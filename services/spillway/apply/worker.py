@@ -46,6 +46,7 @@ from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.in_progress.beside import LOCK_WAIT_MS, BesidePlan
 from spillway.apply.in_progress.transactions import KINDS, InProgress
 from spillway.apply.parallel.lanes import Lanes
+from spillway.apply.schema.changes import SchemaChanges
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
 from spillway.apply.sync.settings import SyncSettings
@@ -57,7 +58,13 @@ from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import COMMITTED_SQL
 from spillway.apply.target.session import TargetPlan, TargetSession
 from spillway.consumer.connect import exports_of
-from spillway.errors import SlotActive, SpillwayError, TargetBehindSlot, TargetSerialization
+from spillway.errors import (
+    SlotActive,
+    SpillwayError,
+    TargetBehindSlot,
+    TargetSchemaChange,
+    TargetSerialization,
+)
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
 
@@ -196,7 +203,10 @@ class _Run:
         self._sync = self._table_sync(exact) if settings.source_dsn else None
         should_apply = self._is_synced if settings.copy_data else settings.selection.should_apply
         self._should_apply = should_apply
-        self._exact = ExactWriter(session, self._tables, exact, self._conflicts, self._is_wanted)
+        self._schema_changes = self._schema_changes_of(options)
+        self._exact = ExactWriter(
+            session, self._tables, exact, self._conflicts, self._is_wanted, self._schema_changes
+        )
         self._grouped = GroupedWriter(session, self._tables, should_apply)
         self._in_progress = InProgress(
             BesidePlan(
@@ -237,6 +247,21 @@ class _Run:
                 self._lanes.close()
             if self._sync is not None:
                 self._sync.stop()
+            if self._schema_changes is not None:
+                self._schema_changes.close()
+
+    def _schema_changes_of(self, options: ApplyOptions) -> SchemaChanges | None:
+        if options.on_schema_change == "ignore":
+            return None
+        return SchemaChanges(
+            self._session,
+            self._settings.selection,
+            options.rename.target_of,
+            self._settings.source_dsn,
+            applies=options.on_schema_change == "apply",
+            sync=self._sync,
+            tell=self._status.schema_change,
+        )
 
     def _is_wanted(self, relation: SourceRelation, commit_lsn: int) -> bool:
         """Say whether a transaction's changes of a table are written, and not there already."""
@@ -377,6 +402,10 @@ class _Run:
                     self._lanes.abandon()
                 if not session.connection.broken:
                     session.rollback()
+                    if isinstance(error, TargetSchemaChange):
+                        # What is before it is applied, and the slot is to know.
+                        flushed = self._confirmable(session.flush())
+                        stream.confirm(flushed, session.position, at_once=True)
                 raise
             finally:
                 self._in_progress.close()
@@ -398,7 +427,9 @@ class _Run:
                     settings.selection.plugin_options(
                         two_phase=two_phase,
                         only_local=settings.only_local,
-                        streaming=settings.streaming,
+                        # Events of DDL come in whole transactions.
+                        streaming=settings.streaming and self._schema_changes is None,
+                        ddl=self._schema_changes is not None,
                     ),
                     token=settings.token,
                     tls=settings.tls,
@@ -510,6 +541,7 @@ class _Run:
             and not self._always_exact
             and group.is_plain
             and not group.is_piece
+            and not group.has_schema_change
             and group.nbytes >= self._lane_bytes
             and not self._session.in_transaction
             and not self._session.committed_ahead
@@ -577,7 +609,7 @@ class _Run:
         head = group.last
         if head is None or head.commit_lsn == self._exact_lsn:
             return False
-        if self._grouped.write(group):
+        if not group.has_schema_change and self._grouped.write(group):
             return True
         if group.is_piece or head.is_continued:
             self._exact_lsn = head.commit_lsn

@@ -3,8 +3,8 @@ compares a table before and after DDL.
 
 It is the table's descriptor without publications, with what rows need not be read by: its parent,
 which columns have a default, collations, where it is stored. What a default, a constraint or a
-partition's bounds say is in catalogs as trees of nodes, which only a server prints; whether there is
-a default is known.
+partition's bounds say is in catalogs as trees of nodes, which only a server prints; whether there
+is a default is known.
 
 Source: src/include/catalog/pg_{attribute,class,collation}.h; RemoveAttrDefaultById and
 StoreAttrDefault, src/backend/catalog/pg_attrdef.c

@@ -156,6 +156,17 @@ POSTGRES_OPTIONS: Final[tuple[PostgresOption, ...]] = (
         choices=("auto", "always"),
         example="auto",
     ),
+    PostgresOption(
+        "on_schema_change",
+        "choice",
+        "What becomes of DDL on the source's tables: apply: what loses nothing is done on the "
+        "target, in the same transaction, and anything else pauses; pause: the subscription is "
+        "disabled in front of the transaction, and says what to run; ignore: nothing, as with "
+        "PostgreSQL's own.",
+        default="ignore",
+        choices=("ignore", "pause", "apply"),
+        example="apply",
+    ),
 )
 
 

@@ -3,8 +3,8 @@
 The server logs no DDL, but what DDL does to the catalogs, and behind each command the caches that
 it has invalidated. So it is known which tables a transaction has touched, and the mirror knows each
 of them as everybody sees it and as the transaction does. What differs is a SCHEMA_CHANGE: queued in
-front of the first row that the transaction writes, into whatever table, after it has touched one, or
-at its end::
+front of the first row that the transaction writes, into whatever table, after it has touched one,
+or at its end::
 
     INSERT INTO t …         INSERT
     ALTER TABLE t …         catalog records, invalidations: t is touched
@@ -97,7 +97,7 @@ class SchemaChanges:
                     self._tell(oid, top_xid, top_xid, self._state(oid, own_xids))
 
     def abort(self, top_xid: int, xids: Collection[int]) -> None:
-        """Forget what went with *xids*, which have aborted: all of *top_xid*, or subtransactions."""
+        """Forget what went with *xids*, which have aborted: all of *top_xid*, or a part of it."""
         if top_xid in xids:
             self.forget(top_xid)
             return
@@ -150,14 +150,13 @@ class SchemaChanges:
 
 def _content(oid: int, before: TableState | None, after: TableState | None) -> bytes:
     """Return a SCHEMA_CHANGE's section: the table's definitions, null where there is none."""
-    both = before is not None and after is not None
     return json.dumps(
         {
             "oid": oid,
             "before": None if before is None else before.to_json(),
             "after": None if after is None else after.to_json(),
-            "replaced_defaults": after.replaced_defaults(before) if both else (),
-            "rewritten": both and before.storage != after.storage,
+            "replaced_defaults": after.replaced_defaults(before) if before and after else (),
+            "rewritten": bool(before and after and before.storage != after.storage),
         },
         separators=(",", ":"),
     ).encode()

@@ -13,8 +13,8 @@ confirm is the stream's ``confirm_lsn``, never a message's lsn.
 A TRUNCATE is one row in each of its tables, all their columns null. Logical decoding messages have
 no table and are left out.
 
-With ``ddl``, what DDL did to a table is a message between those of the rows before and after it: one
-row of :data:`DDL_SCHEMA`, whose metadata has ``spillway.message`` = ``ddl``; see ``ddl_event``.
+With ``ddl``, what DDL did to a table is a message between those of the rows before and after it:
+one row of :data:`DDL_SCHEMA`, whose metadata has ``spillway.message`` = ``ddl``; see ``ddl_event``.
 
 Options, beside PostgreSQL's settings for values that are printed (TimeZone, bytea_output, …):
 

@@ -1,10 +1,10 @@
-"""DDL as an event: what a SCHEMA_CHANGE (``decoding/schema_changes.py``) says, as JSON for programs.
+"""DDL as an event: what a SCHEMA_CHANGE (``decoding/schema_changes.py``) says, as JSON.
 
 ``docs/reference/ddl-events.md`` is its reference. An event is about one table: how it was defined
-before, how it is now, and the changes that lead from the one to the other, in an order in which they
-can be made. What only a server prints is left out: a default's expression, a check, a partition's
-bounds. Of a default it is known whether there is one, and of a column that was added what the rows
-from before have in it.
+before, how it is now, and the changes that lead from the one to the other, in an order in which
+they can be made. What only a server prints is left out: a default's expression, a check, a
+partition's bounds. Of a default it is known whether there is one, and of a column that was added
+what the rows from before have in it.
 
 Types are named as format_type does with an empty search_path, so that they mean the same anywhere.
 """

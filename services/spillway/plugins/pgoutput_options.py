@@ -36,10 +36,9 @@ _UINT64_MAX: Final = (1 << 64) - 1
 _SPACE: Final = r"[ \t\n\v\f\r]*"
 _HINT: Final = "pgoutput needs proto_version and publication_names."
 ALL_TABLES: Final = "spillway.all_tables"
-DDL: Final = "spillway.ddl"
 ORIGIN: Final = "spillway.origin"
-#: Ours that are on or off, and their fields.
-_OWN: Final = {ALL_TABLES: "all_tables", DDL: "ddl"}
+#: options that are not PostgreSQL's and are on or off, by the fields that they set
+_OUR_OWN: Final = {ALL_TABLES: "all_tables", "spillway.ddl": "ddl"}
 
 
 class StreamingMode(enum.Enum):
@@ -108,8 +107,8 @@ def parse_options(
                 option == ORIGIN or server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL
             ):
                 values["only_local"] = _origin(value)
-            case _ if option in _OWN:
-                values[_OWN[option]] = _boolean(option, value)
+            case _ if option in _OUR_OWN:
+                values[_OUR_OWN[option]] = _boolean(option, value)
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",

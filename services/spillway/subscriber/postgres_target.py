@@ -21,6 +21,7 @@ from spillway.errors import (
     SpillwayError,
     TargetColumnsMissing,
     TargetRefused,
+    TargetSchemaChange,
     TargetTableMissing,
     TargetTableUnusable,
     UnsupportedFeature,
@@ -155,8 +156,10 @@ class PostgresTarget(TargetKind):
 
     def disables(self, target: Mapping[str, Any], error: SpillwayError) -> bool:
         """Say yes where it was asked for and waiting mends nothing: what is about a change, or a
-        table.
+        table. And for a change of a table's definition, which is a pause.
         """
+        if isinstance(error, TargetSchemaChange):
+            return True
         return bool(target.get("disable_on_error")) and isinstance(error, _ABOUT_CHANGES)
 
     def program(self, plan: RunPlan) -> Program:

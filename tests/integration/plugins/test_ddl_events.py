@@ -232,3 +232,18 @@ def test_only_who_asks_is_told_and_arrow_cuts_its_batches(pg18: Database, tmp_pa
     finally:
         arrow.close()
         silent.close()
+
+
+def test_the_sample_of_the_reference_is_what_comes(pg18: Database, tmp_path: Path) -> None:
+    page = _REFERENCE.read_text()
+    sample = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    pg18.execute("CREATE TABLE orders (id integer PRIMARY KEY)")
+    decoded = _Decoded(pg18, tmp_path)
+    try:
+        pg18.execute("ALTER TABLE orders ADD COLUMN paid boolean NOT NULL DEFAULT false")
+        (event,) = decoded.events()
+        assert list(event) == list(sample)
+        told = ("oid", "xid", "commit_lsn", "commit_time")
+        assert event | {name: sample[name] for name in told} == sample
+    finally:
+        decoded.close()

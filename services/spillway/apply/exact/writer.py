@@ -14,7 +14,8 @@ So a transaction of one chunk has no savepoint, and never more than a chunk is i
 large the transaction is: a group that holds a piece of one is written as it comes, and its
 transaction stays open until its end arrives.
 
-What is passed over: tables that ``should_apply`` refuses, and logical messages.
+What is passed over: tables that ``should_apply`` refuses, and logical messages but for events of
+DDL (:mod:`spillway.apply.schema`).
 TRUNCATE takes the tables that are applied, with RESTART IDENTITY, and never cascades further than
 the source said, as PostgreSQL's worker.
 
@@ -38,6 +39,7 @@ from spillway.apply.exact.raw import cells, prepare_session, raw
 from spillway.apply.exact.rows import TableRows
 from spillway.apply.exact.statements import TableStatements
 from spillway.apply.exact.two_phase import PreparedTransactions
+from spillway.apply.schema.changes import PREFIX as DDL_PREFIX
 from spillway.apply.target.failures import from_postgres
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from spillway.apply.changes import Change, SourceRelation, TransactionHead
     from spillway.apply.conflicts.log import ConflictLog
+    from spillway.apply.schema.changes import SchemaChanges
     from spillway.apply.tables.matched import MatchedTable
     from spillway.apply.tables.target_tables import TargetTables
     from spillway.apply.target.session import TargetSession
@@ -110,6 +113,7 @@ class ExactWriter:
         options: ExactOptions,
         log: ConflictLog,
         should_apply: Callable[[SourceRelation, int], bool] | None = None,
+        schema_changes: SchemaChanges | None = None,
     ) -> None:
         """Make a writer.
 
@@ -119,6 +123,7 @@ class ExactWriter:
             options: see there.
             log: hears of conflicts before their transaction is committed.
             should_apply: of a table and the LSN of a commit, whether its changes are written.
+            schema_changes: takes events of DDL, at their place; without it they are passed over.
 
         Raises:
             psycopg.Error: the target did not answer.
@@ -129,6 +134,7 @@ class ExactWriter:
         self._options = options
         self._log = log
         self._should_apply = should_apply
+        self._schema_changes = schema_changes
         prepare_session(self._connection)
         own = session.plan.origin if session.uses_origin else None
         self._origins = Origins(self._connection, session.major, own)
@@ -256,6 +262,10 @@ class ExactWriter:
             self._log.record([refused])
         if not self._connection.closed:
             self._session.rollback()
+            if self._schema_changes is not None:
+                self._tables.forget()
+                self._rows.clear()
+                self._schema_changes.rolled_back()
 
     # -- chunks -------------------------------------------------------------------------------
 
@@ -264,6 +274,12 @@ class ExactWriter:
         size = 0
         for change in changes:
             self._number += 1
+            if change.kind == "M":
+                if chunk and self._is_schema_change(change):
+                    self._write_chunk(head, chunk)
+                    chunk, size = [], 0
+                self._meet(change, head)
+                continue
             if not self._is_applied(change, head):
                 continue
             chunk.append((self._number, change))
@@ -273,6 +289,21 @@ class ExactWriter:
                 chunk, size = [], 0
         if chunk:
             self._write_chunk(head, chunk)
+
+    def _is_schema_change(self, change: Change) -> bool:
+        message = change.message
+        return self._schema_changes is not None and message is not None and message[0] == DDL_PREFIX
+
+    def _meet(self, change: Change, head: TransactionHead) -> None:
+        """Hand an event of DDL on; what it does to the target stays when a chunk is taken back."""
+        if not self._is_schema_change(change):
+            return
+        assert self._schema_changes is not None
+        assert change.message is not None
+        self._chunks += 1
+        if self._schema_changes.meet(head, change.message[1]):
+            self._tables.forget()
+            self._rows.clear()
 
     def _is_applied(self, change: Change, head: TransactionHead) -> bool:
         # Of a TRUNCATE each table is asked for by itself; a logical message has none.

@@ -2,8 +2,8 @@
 
 The service says in the stream what DDL did to a table, as a logical message with the prefix
 ``spillway.ddl`` in front of the first row of the new shape (docs/reference/ddl-events.md). The
-exact writer hands each to :class:`~spillway.apply.schema.changes.SchemaChanges`, within the target's
-open transaction::
+exact writer hands each to :class:`~spillway.apply.schema.changes.SchemaChanges`, within the
+target's open transaction::
 
     BEGIN ─▶ rows ─▶ event ─▶ plan: what the target still lacks ─▶ rows ─▶ position, COMMIT
                                  │ nothing: go on

@@ -1,5 +1,5 @@
-"""What the two sides' catalogs say of a table, for who compares it with an event: the target's as it
-is within the open transaction, and of the source what only a server prints.
+"""What the two sides' catalogs say of a table, for who compares it with an event: the target's as
+it is within the open transaction, and of the source what only a server prints.
 
 The source is asked now, which may be later than the event. Its defaults and bounds of now are right
 all the same: a default counts for rows that are yet to come, and if it was changed since, that has
@@ -49,15 +49,18 @@ SELECT d.adnum::int, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
   FROM pg_catalog.pg_attrdef d WHERE d.adrelid = %s::oid
 """
 _BOUND: Final = """
-SELECT pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM pg_catalog.pg_class c WHERE c.oid = %s::oid
+SELECT pg_catalog.pg_get_expr(c.relpartbound, c.oid)
+  FROM pg_catalog.pg_class c WHERE c.oid = %s::oid
 """
+_PARTITION_KEY: Final = "SELECT pg_catalog.pg_get_partkeydef(%s::oid)"
 _PUBLISHED: Final = """
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_publication p,
                 LATERAL pg_catalog.pg_get_publication_tables(p.pubname::text) t
      WHERE p.pubname = ANY (%s)
        AND (t.relid = %s::oid
-            OR %s::oid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(t.relid) m)))
+            OR %s::oid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(t.relid) m)
+            OR t.relid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(%s::oid) m)))
 """
 
 _IDENTITY: Final = {"a": "always", "d": "by default"}
@@ -160,8 +163,14 @@ class SourceCatalog:
             found = connection.execute(_BOUND, [oid]).fetchone()
         return None if found is None else found[0]
 
+    def partition_key(self, oid: int) -> str | None:
+        """Return what a partitioned table is partitioned by; None for another."""
+        with self.connected() as connection:
+            found = connection.execute(_PARTITION_KEY, [oid]).fetchone()
+        return None if found is None else found[0]
+
     def publishes(self, publications: Sequence[str], oid: int) -> bool:
         """Say whether one of *publications* publishes a table, or what it is a partition of."""
         with self.connected() as connection:
-            found = connection.execute(_PUBLISHED, [list(publications), oid, oid]).fetchone()
+            found = connection.execute(_PUBLISHED, [list(publications), oid, oid, oid]).fetchone()
         return found is not None and bool(found[0])

@@ -3,8 +3,8 @@
 Safe is what loses nothing, and gives the target's rows the values that the source's have:
 
 - a column is added whose older rows are NULL or one value, which the event tells; or a generated
-  one. A default that was computed for each row (``random()``, a sequence's) is not: those values are
-  in no WAL.
+  one. A default that was computed for each row (``random()``, a sequence's) is not: those values
+  are in no WAL.
 - a column is dropped or renamed, a table renamed or moved to another schema.
 - a type is widened (:mod:`spillway.apply.schema.widening`).
 - a default is set or dropped, NOT NULL set or dropped.
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Column = Mapping[str, Any]
 
 _PASSED_OVER: Final = ("replica_identity",)
+_INHERITED: Final = ("add_column", "drop_column", "rename_column", "alter_type", "primary_key")
 
 
 @dataclass(slots=True)
@@ -94,8 +95,12 @@ class Planner:
             self._move(old, new)
         self._name = _quoted(*new)
         self._table = table
+        # A partition has the columns of its parent, whose own event changes both.
+        inherits = table.parent is not None and before["parent"] == after["parent"]
         for change in self._event["changes"]:
             kind = change["change"]
+            if inherits and kind in _INHERITED:
+                continue
             if kind in ("attach_partition", "detach_partition"):
                 self._partition(kind, change["parent"])
             elif kind == "primary_key":

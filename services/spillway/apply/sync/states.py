@@ -68,6 +68,10 @@ SELECT schema_name, table_name, state::text, lsn::text, snapshot, ranges, ranges
 _DELETE: Final = """
 DELETE FROM spillway.tables WHERE subscription = %s AND schema_name = %s AND table_name = %s
 """
+_RENAME: Final = """
+UPDATE spillway.tables SET schema_name = %s, table_name = %s
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s
+"""
 _STORE: Final = """
 UPDATE spillway.tables
    SET state = %s, lsn = %s, snapshot = %s, ranges = %s, ranges_done = %s, is_ours = %s,
@@ -234,6 +238,21 @@ class TableStates:
     def all(self) -> Mapping[TableName, TableState]:
         """Return them as they are now; the mapping does not change."""
         return self._tables
+
+    # --- for who follows DDL -------------------------------------------------------------------
+
+    def rename(self, connection: Connection, old: TableName, new: TableName) -> bool:
+        """Have a table that the stream writes keep its state under its new name on the source;
+        return whether there was one. To be loaded again when the transaction is rolled back.
+        """
+        known = self._tables.get(old)
+        other = self._tables.get(new)
+        if known is None or (other is not None and other.state != SyncState.INIT):
+            return False
+        connection.execute(_DELETE, [self._subscription, *new])
+        connection.execute(_RENAME, [*new, self._subscription, *old])
+        self.load(connection)
+        return True
 
     # --- for those that copy ------------------------------------------------------------------
 

@@ -94,6 +94,10 @@ class TargetTables:
         """Return why the others aren't, by the source's relation id."""
         return {k: v for k, v in self._found.items() if isinstance(v, SpillwayError)}
 
+    def forget(self) -> None:
+        """Have every table matched again when it is asked for: the target's were changed."""
+        self._found.clear()
+
     def look_again(self, connection: Connection) -> set[int]:
         """Match every table again, in one round trip; return those of which something changed.
 

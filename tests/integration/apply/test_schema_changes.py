@@ -1,0 +1,186 @@
+"""``on_schema_change``: what DDL did to the source's tables is done on the target, at its place; or
+the subscription pauses in front of it, and goes on when its hint was followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.postgresql_subscription import wait_until
+from harness.remedies import remedy, statements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.cluster import Cluster, Database
+    from harness.serve_process import ServeProcess
+    from harness.service import Service
+
+_DEFINITIONS = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       a.attgenerated::text, pg_get_expr(d.adbin, d.adrelid), co.collname,
+       pg_get_expr(c.relpartbound, c.oid)
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN pg_collation co ON co.oid = a.attcollation
+ WHERE c.relkind IN ('r', 'p') AND c.relnamespace = 'public'::regnamespace AND a.attnum > 0
+   AND NOT a.attisdropped AND c.relname <> 'unwanted'
+ ORDER BY 1, 2
+"""
+
+
+class _Pair:
+    """A source, a target, and a subscription between them."""
+
+    def __init__(self, source: Database, target: Database, service: Service, name: str) -> None:
+        self.source, self.target, self.service, self.name = source, target, service, name
+        self._marker = 0
+
+    def both(self, sql: str) -> None:
+        self.source.execute(sql)
+        self.target.execute(sql)
+
+    def create(self, **wished: Any) -> None:
+        self.both("CREATE TABLE marker (n int PRIMARY KEY)")
+        self.source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        target = {"kind": "postgres", "dsn": self.target.dsn, **wished}
+        body = {
+            "name": self.name, "source": self.name, "database": self.source.name,
+            "publications": ["p"], "target": target,
+        }  # fmt: skip
+        self.service.call("POST", "/subscriptions", json=body)
+        wait_until("it streams", lambda: self.view()["state"] == "streaming", self.told)
+
+    def view(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.service.call("GET", f"/subscriptions/{self.name}")
+        return answer
+
+    def told(self) -> str:
+        lines = self.service.call("GET", f"/subscriptions/{self.name}/log")["lines"]
+        return "\n".join([str(self.view()), *lines[-40:]])
+
+    def catch_up(self) -> None:
+        self._marker += 1
+        self.source.execute(f"INSERT INTO marker VALUES ({self._marker})")
+        wait_until(
+            "it caught up",
+            lambda: self.target.value(f"SELECT count(*) FROM marker WHERE n = {self._marker}"),
+            self.told,
+        )
+
+    def transaction(self, *sql: str) -> None:
+        with self.source.connect() as connection, connection.transaction():
+            for statement in sql:
+                connection.execute(statement)
+
+    def check_equal(self, *tables: str) -> None:
+        assert self.target.query(_DEFINITIONS) == self.source.query(_DEFINITIONS)
+        for table in tables:
+            rows = f"SELECT to_jsonb(t)::text FROM {table} t ORDER BY 1"
+            assert self.target.query(rows) == self.source.query(rows), table
+
+    def paused(self) -> dict[str, Any]:
+        wait_until("it pauses", lambda: not self.view()["enabled"], self.told)
+        return self.view()
+
+
+@pytest.fixture
+def pair(checklist_cluster: Cluster, apply_service: ServeProcess) -> Iterator[_Pair]:
+    name = f"ddl_{secrets.token_hex(3)}"
+    source = checklist_cluster.create_database(f"{name}_from")
+    target = checklist_cluster.create_database(f"{name}_to")
+    service = apply_service.service()
+    service.create_source(source.dsn, name=name)
+    there = _Pair(source, target, service, name)
+    yield there
+    service.call("DELETE", f"/subscriptions/{name}")
+    service.call("DELETE", f"/sources/{name}")
+    for database in (source, target):
+        checklist_cluster.drop_database(database.name)
+
+
+def test_what_is_safe_is_done_on_the_target(pair: _Pair) -> None:
+    pair.both(
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(10), n numeric(6,2), f real, x int);"
+        "CREATE TABLE r (id int PRIMARY KEY, y int) PARTITION BY RANGE (id);"
+        "CREATE TABLE r0 PARTITION OF r FOR VALUES FROM (0) TO (10)"
+    )
+    pair.source.execute("INSERT INTO t VALUES (1, 'a', 1, 1, 1), (2, 'b', 2, 2, 2)")
+    pair.create(on_schema_change="apply")
+    pair.transaction(
+        "INSERT INTO t VALUES (3, 'c', 3, 3, 3)",
+        "ALTER TABLE t ADD a int NOT NULL DEFAULT 7, ADD b timestamptz DEFAULT now(),"
+        ' ADD c text COLLATE "C", ADD g int GENERATED ALWAYS AS (a * 2) STORED',
+        "INSERT INTO t (id, a) VALUES (4, 8)",
+        "SAVEPOINT s",
+        "ALTER TABLE t ADD gone int",
+        "INSERT INTO t (id, gone) VALUES (99, 1)",
+        "ROLLBACK TO s",
+        "UPDATE t SET c = 'z' WHERE id = 1",
+        "ALTER TABLE t RENAME v TO w",
+        "UPDATE t SET w = 'w' WHERE id = 2",
+        "ALTER TABLE t DROP x, ALTER id TYPE bigint, ALTER w TYPE text, ALTER f TYPE float8,"
+        " ALTER n TYPE numeric(8,2), ALTER a DROP NOT NULL",
+        "INSERT INTO t (id, w, n, f) VALUES (5000000000, repeat('w', 20), 123456.78, 1e300)",
+        "ALTER TABLE t ALTER a SET DEFAULT 11, ALTER b DROP DEFAULT",
+    )
+    pair.source.execute("ALTER TABLE t ALTER a SET DEFAULT 12, ALTER c SET DEFAULT upper('q')")
+    pair.transaction(
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO r VALUES (1, 1), (11, 1)",
+        "ALTER TABLE r ADD z int DEFAULT 5",
+        "INSERT INTO r VALUES (2, 2, 2), (12, 2, 2)",
+    )
+    pair.source.execute("CREATE TEMP TABLE unwanted (id int)")
+    pair.catch_up()
+    wait_until(
+        "the new partition is copied",
+        lambda: pair.target.value("SELECT count(*) FROM r1") == 2,
+        pair.told,
+    )
+    pair.check_equal("t", "r")
+    # Killed anywhere, it is done once.
+    pair.source.execute("ALTER TABLE t ADD k int DEFAULT 1; INSERT INTO t (id) VALUES (50)")
+    os.kill(pair.view()["pid"], signal.SIGKILL)
+    pair.source.execute("ALTER TABLE t RENAME k TO l; INSERT INTO t (id) VALUES (51)")
+    pair.catch_up()
+    pair.source.execute("ALTER TABLE t RENAME TO u; INSERT INTO u (id) VALUES (52)")
+    pair.catch_up()
+    pair.check_equal("u")
+    # What was computed for each row is in no WAL: that is a pause, and nothing is half done.
+    pair.transaction(
+        "INSERT INTO u (id) VALUES (60)", "ALTER TABLE u ADD rnd float8 DEFAULT random()"
+    )
+    view = pair.paused()
+    assert "computed for each row" in str(view["error"])
+    assert pair.target.value("SELECT count(*) FROM u WHERE id = 60") == 0
+
+
+@pytest.mark.follows_hint("target_schema_change")
+def test_a_pause_goes_on_when_its_hint_was_followed(pair: _Pair) -> None:
+    pair.both("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE untouched (id int)")
+    pair.create(on_schema_change="pause")
+    pair.source.execute("INSERT INTO t VALUES (1, 'before')")
+    pair.source.execute("CREATE INDEX ON t (v); ALTER TABLE t REPLICA IDENTITY FULL")
+    pair.transaction(
+        "INSERT INTO t VALUES (2, 'within')", "ALTER TABLE t ADD w int NOT NULL DEFAULT 3, DROP v",
+        "INSERT INTO t VALUES (3, 4)",
+    )  # fmt: skip
+    view = pair.paused()
+    # What is before is applied, and nothing of the transaction.
+    assert pair.target.query("SELECT id FROM t") == [(1,)]
+    event = view["stats"]["schema_change"]
+    assert (event["kind"], event["table"]) == ("alter_table", "t")
+    assert json.dumps(event["changes"]).count("change") == len(event["changes"]) == 2
+    for statement in statements(remedy(view["error"], "target_schema_change")):
+        pair.target.execute(statement)
+    pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    pair.catch_up()
+    pair.check_equal("t")
+    wait_until("it is told no more", lambda: "schema_change" not in pair.view()["stats"])
