@@ -32,15 +32,18 @@ test-setup: install
 	@PYTHONPATH=tests $(VENV)/python -m harness.go_programs
 	@PYTHONPATH=tests $(VENV)/python -m harness.java_clients
 
+# Its processes give each other what they have compiled, also where Python is told not to keep it.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/pytest
+
 .PHONY: test
 test: test-setup ## what every change needs, against real PostgreSQL servers; TESTS and WORKERS may be set
-	@$(VENV)/pytest --numprocesses $(WORKERS) -m 'not long' $(TESTS)
+	@$(PYTEST) --numprocesses $(WORKERS) -m 'not long' $(TESTS)
 
 SHARE ?=
 
 .PHONY: test-long
 test-long: test-setup ## depth: seeds, kills, all majors, table formats; SHARE=3/7 is a part of it, SHARE=today the day's
-	@$(VENV)/pytest --numprocesses $(WORKERS) -m long $(if $(SHARE),--share $(SHARE)) $(TESTS)
+	@$(PYTEST) --numprocesses $(WORKERS) -m long $(if $(SHARE),--share $(SHARE)) $(TESTS)
 
 .PHONY: serve
 serve: install ## the service on loopback; DATA_DIR, HTTP_PORT, GRPC_PORT and PG_PORT may be set

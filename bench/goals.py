@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bench.initial_copy import OURS, STOCK_TEXT
 from bench.results import POSTGRESQL, SPILLWAY
 from bench.throughput import GRPC, GRPC_COLD, IN_PROCESS, PEEK, RECVLOGICAL
 from bench.wire import NULL, PG_PORT
@@ -35,6 +36,9 @@ _WIRE: Final = 3
 _WIRE_LATENCY: Final = 1.5
 _FRESHNESS_P50_S: Final = 3.0
 _P99_MS: Final = 15.0
+#: against CREATE SUBSCRIPTION: applying, and the first copy
+_APPLY: Final = 3
+_COPY: Final = 2
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ def goals(results: Results) -> list[Goal]:
         *_lake(results),
         _restart(results),
         *_start(results),
+        *_apply(results),
     ]
 
 
@@ -332,3 +337,32 @@ def _within(what: str, figures: dict[str, Any] | None, key: str, limit_s: float)
         return Goal(name, "", None)
     median = figures["median"]
     return Goal(name, f"{median[key]:.2f} s, {median['cpu_s']:.2f} CPU s", median[key] <= limit_s)
+
+
+def _apply(results: Results) -> list[Goal]:
+    figures = results.figures.get("apply", {})
+    made = []
+    for key in ("a", "b", "c"):
+        what = "transactions" if key == "a" else "rows"
+        name = f"{key}: applied to another PostgreSQL against CREATE SUBSCRIPTION, {what}/s"
+        one = figures.get(key)
+        if one is None:
+            made.append(Goal(f"{name}: ≥ {_APPLY:g} x", "", None))
+            continue
+        theirs, ours = (one[what] / one[side]["seconds"] for side in (POSTGRESQL, SPILLWAY))
+        made.append(_compared(name, theirs, ours, _APPLY, f"{what}/s"))
+    name = "apply lag at 1,000 transactions/s: p99 no worse than CREATE SUBSCRIPTION's"
+    lag = figures.get("lag")
+    if lag is None:
+        made.append(Goal(name, "", None))
+    else:
+        theirs, ours = (lag[side] for side in (POSTGRESQL, SPILLWAY))
+        met = ours["0.99"] <= theirs["0.99"]
+        measured = f"{_quantiles(ours)[0]} (theirs: {_quantiles(theirs)[0]})"
+        made.append(Goal(name, measured, met))
+    name = "first copy of two tables by two connections against CREATE SUBSCRIPTION, rows/s"
+    copied = figures.get("copy")
+    if copied is None:
+        return [*made, Goal(f"{name}: ≥ {_COPY:g} x", "", None)]
+    theirs, ours = (copied["rows"] / copied[who]["seconds"] for who in (STOCK_TEXT, OURS))
+    return [*made, _compared(name, theirs, ours, _COPY, "rows/s")]

@@ -12,10 +12,12 @@ CPU seconds of both servers and of the program, which don't change with whoever 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.machine import tree_cpu_seconds
+from bench.results import BenchFailed
 from harness.cluster import Cluster
 from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.states import TABLES_SQL
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
     from harness.cluster import Database
 
+#: rows of the comparison
+STOCK_TEXT: Final = "PostgreSQL, text"
+OURS: Final = "Spillway"
 _MAJOR: Final = 18
 _TABLES: Final = 2
 _MEMORY: Final[dict[str, Any]] = {
@@ -42,20 +47,41 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500_000, help="of each of two tables")
     parser.add_argument("--rounds", type=int, default=1, help="of everything")
     given = parser.parse_args()
+    compare(given.rows, given.rounds, lambda line: print(line, flush=True))
+
+
+def compare(rows: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Copy two tables of *rows* rows by each, *rounds* times; return the medians by who copied.
+
+    Raises:
+        BenchFailed: rows are missing.
+    """
+    runs: dict[str, list[dict[str, float]]] = {}
     with (
         Cluster(_MAJOR, **_MEMORY) as here,
         Cluster(_MAJOR, max_sync_workers_per_subscription=2, **_MEMORY) as there,
     ):
         source, target = here.create_database("source"), there.create_database("target")
-        _fill(source, target, given.rows)
-        for _ in range(given.rounds):
+        _fill(source, target, rows)
+        for _ in range(rounds):
             for name, copy in (
-                ("PostgreSQL, text", lambda: _stock(source, target, "false")),
+                (STOCK_TEXT, lambda: _stock(source, target, "false")),
                 ("PostgreSQL, binary", lambda: _stock(source, target, "true")),
-                ("Spillway", lambda: _ours(source, target, defer_indexes=False)),
+                (OURS, lambda: _ours(source, target, defer_indexes=False)),
                 ("Spillway, defer_indexes", lambda: _ours(source, target, defer_indexes=True)),
             ):
-                _measure(name, source, target, copy)
+                run = _measure(source, target, copy)
+                if run.pop("rows") != _TABLES * rows:
+                    raise BenchFailed(f"first copy, {name}: rows are missing")
+                runs.setdefault(name, []).append(run)
+                say(f"   first copy, {name}: " + ", ".join(f"{k} {v:.2f}" for k, v in run.items()))
+    return {
+        "rows": _TABLES * rows,
+        **{
+            name: {what: statistics.median(run[what] for run in taken) for what in taken[0]}
+            for name, taken in runs.items()
+        },
+    }
 
 
 def _fill(source: Database, target: Database, rows: int) -> None:
@@ -108,7 +134,7 @@ def _nothing_to_catch_up(
     raise AssertionError("nothing is written meanwhile")
 
 
-def _measure(name: str, source: Database, target: Database, copy: Callable[[], None]) -> None:
+def _measure(source: Database, target: Database, copy: Callable[[], None]) -> dict[str, float]:
     target.execute("TRUNCATE t0, t1, spillway.tables")
     target.execute("CHECKPOINT")
     clusters = source.cluster, target.cluster
@@ -120,14 +146,16 @@ def _measure(name: str, source: Database, target: Database, copy: Callable[[], N
         tree_cpu_seconds(cluster.pid) - cpu_s
         for cluster, cpu_s in zip(clusters, before, strict=True)
     ]
-    rows = [target.value(f"SELECT count(*) FROM t{number}") for number in range(_TABLES)]
-    print(
-        f"{name:<26} {took_s:6.2f} s   CPU: source {spent[0]:5.2f} s, target {spent[1]:5.2f} s,"
-        f" program {own_s:5.2f} s   rows {sum(map(int, rows))}",
-        flush=True,
-    )
+    rows = sum(int(target.value(f"SELECT count(*) FROM t{number}")) for number in range(_TABLES))
     if target.value("SELECT count(*) FROM pg_subscription"):
         target.execute("DROP SUBSCRIPTION s")
+    return {
+        "seconds": took_s,
+        "source CPU s": spent[0],
+        "target CPU s": spent[1],
+        "program CPU s": own_s,
+        "rows": rows,
+    }
 
 
 if __name__ == "__main__":

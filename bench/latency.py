@@ -91,11 +91,17 @@ def summary(latencies_us: dict[int, int], number: int) -> dict[str, Any]:
     last = len(measured) - 1
     return {
         "rows": len(measured),
-        "quantiles_ms": {
-            f"{quantile:g}": round(measured[int(quantile * last)] / 1000, 3)
-            for quantile in _QUANTILES
-        },
+        "quantiles_ms": quantiles_ms(measured),
         "curve_ms": [round(measured[last * i // 200] / 1000, 3) for i in range(201)],
+    }
+
+
+def quantiles_ms(measured_us: Sequence[int]) -> dict[str, float]:
+    """Return quantiles, by their names, of what is sorted."""
+    last = len(measured_us) - 1
+    return {
+        f"{quantile:g}": round(measured_us[int(quantile * last)] / 1000, 3)
+        for quantile in _QUANTILES
     }
 
 

@@ -101,6 +101,7 @@ def _markdown(results: Results) -> Iterator[str]:
     yield from _start(results)
     yield from _lake(results)
     yield from _lake_compared(results)
+    yield from _apply(results)
 
 
 def _ranges(results: Results) -> Iterator[str]:
@@ -332,6 +333,53 @@ def _lake_compared(results: Results) -> Iterator[str]:
         if isinstance(s, dict)
     ]
     yield from _table(("", "seconds", "changes/s", "CPU s"), rows, numbers_from=1)
+
+
+def _apply(results: Results) -> Iterator[str]:
+    figures = results.figures.get("apply", {})
+    if "copy" not in figures:
+        return
+    yield "## Into another PostgreSQL"
+    yield ""
+    yield (
+        "From a backlog: from enabling the stock subscription, or waking the service, until the "
+        "last row is seen on the target. Decoding is in both. CPU is that of all processes: "
+        "source, target, and the service with its program."
+    )
+    yield ""
+    rows = []
+    for key in ("a", "b", "c"):
+        one = figures[key]
+        for side in (POSTGRESQL, SPILLWAY):
+            turn = one[side]
+            cpu_s = turn["cpu_s"]
+            rows.append(
+                (
+                    f"{key}: {one['title']}",
+                    side,
+                    f"{turn['seconds']:.2f}",
+                    f"{one['rows'] / turn['seconds']:,.0f}",
+                    f"{one['transactions'] / turn['seconds']:,.0f}",
+                    *(f"{cpu_s.get(who, 0.0):.2f}" for who in ("source", "target")),
+                    f"{cpu_s.get('service', 0.0) + cpu_s.get('program', 0.0):.2f}",
+                )
+            )
+    heading = ("WAL range", "who", "seconds", "rows/s", "transactions/s")
+    heading = (*heading, "CPU s of the source", "of the target", "of service and program")
+    yield from _table(heading, rows, numbers_from=2)
+    lag = figures["lag"]
+    yield f"Lag from INSERT to commit on the target, ms, {lag['rate']:,} transactions a second:"
+    yield ""
+    names = tuple(lag[SPILLWAY])
+    sides = [(side, *(f"{lag[side][n]:.2f}" for n in names)) for side in (POSTGRESQL, SPILLWAY)]
+    yield from _table(("", *(f"p{100 * float(n):g}" for n in names)), sides, numbers_from=1)
+    copied = figures["copy"]
+    yield f"First copy of two tables, {copied['rows']:,} rows, by two connections, PostgreSQL 18:"
+    yield ""
+    taken = {who: run for who, run in copied.items() if isinstance(run, dict)}
+    names = tuple(next(iter(taken.values())))
+    sides = [(who, *(f"{run[n]:.2f}" for n in names)) for who, run in taken.items()]
+    yield from _table(("", *names), sides, numbers_from=1)
 
 
 def _pictures(names: Iterable[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import latency
+from bench.apply import apply
 from bench.databases import many_databases
 from bench.grpc_client import grpc_clients
 from bench.lake import lake
@@ -185,6 +186,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "start": start,
     "lake": lake,
     "lake_compared": lake_compared,
+    "apply": apply,
 }
 
 

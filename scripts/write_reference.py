@@ -48,6 +48,10 @@ PROVIDER_OPTION_TYPES = {
     "whole number": "number", "columns": "map of list of string",
     "partitions": "map of list of string",
 }  # fmt: skip
+PROVIDER_POSTGRES_TYPES = {
+    "choice": "string", "flag": "bool", "whole number": "number", "texts": "map of string",
+    "object": "json",
+}  # fmt: skip
 
 ERRORS = """\
 # Errors
@@ -216,6 +220,15 @@ def provider_tables() -> str:
                 "values": option.choices,
             }
             for option in LAKE_OPTIONS
+        ],
+        "postgres_options": [
+            {
+                "name": option.name,
+                "type": PROVIDER_POSTGRES_TYPES[option.kind],
+                "description": option.description,
+                "values": option.choices,
+            }
+            for option in POSTGRES_OPTIONS
         ],
     }
     return json.dumps(tables, indent=2, ensure_ascii=False) + "\n"

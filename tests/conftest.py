@@ -104,10 +104,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     return Sharing(config, log)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    from harness.parallel import processes
+
+    return processes()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    process = getattr(collector.config, "workerinput", None)
+    if process is not None and report.passed and isinstance(collector, pytest.Directory):
+        from harness.parallel import from_share_on
+
+        number = int(process["workerid"].removeprefix("gw"))
+        report.result = from_share_on(report.result, number, process["workercount"])
+    return report
+
+
 @pytest.hookimpl(tryfirst=True, wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
+    if hasattr(config, "workerinput"):
+        from harness.parallel import in_order
+
+        items[:] = in_order(items)
     # Before anything is left out.
     config.stash[collected] = {item.nodeid: is_long(item) for item in items}
     if config.option.share:

@@ -21,6 +21,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── UnknownSource            unknown_source
     │   ├── UnknownPublication       unknown_publication
     │   ├── UnknownSubscription      unknown_subscription
+    │   ├── UnknownConflict          unknown_conflict
     │   ├── UnknownUser              unknown_user
     │   ├── UnknownTable             unknown_table
     │   ├── UnknownSnapshot          unknown_snapshot
@@ -259,6 +260,14 @@ class UnknownSubscription(NotFound):
             hint="GET /v1/subscriptions lists what exists; POST /v1/subscriptions makes one.",
             subscription=name,
         )
+
+
+class UnknownConflict(NotFound):
+    """A subscription keeps no such conflict: it had none of that id, or dropped it as one of the
+    oldest.
+    """
+
+    code = "unknown_conflict"
 
 
 class UnknownUser(NotFound):

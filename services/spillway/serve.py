@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.collector import collector
 from spillway.errors import InvalidRequest
+from spillway.loop_turn import LendingLoop
 from spillway.loopback import is_loopback
 from spillway.open_files import connection_limits, raise_limit
 from spillway.service.engine import Engine
@@ -149,7 +150,8 @@ def serve(settings: ServeSettings, announce: Callable[[str], None] = _print) -> 
         MetadataError: the metadata store can't be used.
     """
     check_settings(settings)
-    asyncio.run(_serve(settings, announce))
+    with asyncio.Runner(loop_factory=LendingLoop) as runner:
+        runner.run(_serve(settings, announce))
     return 0
 
 

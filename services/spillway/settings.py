@@ -48,6 +48,14 @@ def _duration(text: str) -> float:
     return int(match[1]) * {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0}[match[2]]
 
 
+def _longer_than_nothing(text: str) -> float:
+    duration_s = _duration(text)
+    if not duration_s:
+        msg = "it is longer than 0"
+        raise ValueError(msg)
+    return duration_s
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         msg = "a port is a number up to 65535"
@@ -268,6 +276,15 @@ class Settings:
         "a directory with a directory for each source, by its name, of archived WAL segments: what "
         "the primary has removed is taken from there",
         "none",
+    )
+    snapshot_hold: float = _variable(
+        "SPILLWAY_SNAPSHOT_HOLD",
+        _longer_than_nothing,
+        900.0,
+        "a snapshot of a source that was taken for a slot is held for so long at most, for its "
+        "consumer to copy the tables by; meanwhile VACUUM on the source keeps the rows that it "
+        "sees",
+        "`15min`",
     )
     dsn_files: Path | None = _variable(
         "SPILLWAY_DSN_FILES",

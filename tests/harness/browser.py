@@ -29,7 +29,7 @@ from harness.servers import cache_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, BrowserType
+    from playwright.sync_api import Browser, BrowserType, Page
 
 CHROMIUM = Pin(
     "@sparticuz/chromium",
@@ -162,3 +162,19 @@ def _put(home: Path, fill: object) -> None:
 if __name__ == "__main__":
     print(chromium())
     axe_script()
+
+
+def check_axe(page: Page, where: str) -> None:
+    """Assert that axe finds nothing on a page as it is."""
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(axe_script())
+    result: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    found = [
+        (
+            f"{violation['id']}: {violation['help']}: {node['html'][:200]} "
+            f"{node['any'][0]['message'] if node['any'] else ''}"
+        )
+        for violation in result["violations"]
+        for node in violation["nodes"]
+    ]
+    assert not found, f"{where}: " + "\n".join(found)

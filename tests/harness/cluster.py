@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from harness import initdb_template
 from harness.servers import bin_directory
 from spillway.demo.private_postgres import SUPERUSER, PrivatePostgres, Setting
 
@@ -52,6 +53,13 @@ class Cluster(PrivatePostgres):
         )
         self.major = major
         self.wal_segment_size = wal_segment_size_mb * 1024 * 1024
+
+    def initialise(self) -> None:
+        """Make the data directory of a copy of what initdb made for the first such cluster."""
+        self.make_own_directory()
+        initdb_template.copy(
+            initdb_template.template(self.bin_directory, self.initdb_options), self.data_directory
+        )
 
     def connect(
         self, dbname: str = "postgres", *, autocommit: bool = True, user: str = SUPERUSER

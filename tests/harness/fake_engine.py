@@ -269,6 +269,11 @@ class FakeEngine:
             )
         return self.slots[slot_name]
 
+    async def make_permanent(self, slot_name: str) -> SlotInfo:
+        self._slot(slot_name)
+        self.change_slot(slot_name, temporary=False)
+        return self.slots[slot_name]
+
     async def lag_seconds(self, slot_name: str) -> float | None:
         self._slot(slot_name)
         return self.lag_s
@@ -664,7 +669,7 @@ class FakeStream:
         self._batch_bytes = batch_bytes
         self._peek = peek
 
-    async def next_batch(self, timeout_s: float) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: object = None) -> StreamBatch:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not (transactions := self._ready()):
             final = self._upto_lsn is not None and self.engine.decoded_lsn >= self._upto_lsn

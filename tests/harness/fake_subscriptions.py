@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spillway.errors import Conflict, DuplicateName, UnknownSubscription
 from spillway.pg.lsn import Lsn
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec, SubscriptionState
-from spillway.subscriber.subscriptions import check_unused
+from spillway.subscriber.subscriptions import check_unused, unknown_conflict
 from spillway.subscriber.targets import target_kind
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ class FakeSubscriptions:
         )
         return self.subscriptions[spec.name]
 
+    async def check(self, spec: SubscriptionSpec) -> list[str]:
+        target_kind(spec.target.get("kind")).check(spec.target)
+        return []
+
     async def list_all(self) -> list[SubscriptionInfo]:
         return [found for _, found in sorted(self.subscriptions.items())]
 
@@ -106,6 +110,20 @@ class FakeSubscriptions:
         await self.get(name)
         return self.logs.get(name, [])[-lines:] if lines else []
 
-    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
+    async def conflicts(
+        self, name: str, limit: int, *, kind: str | None = None, table: str | None = None
+    ) -> list[dict[str, Any]]:
         await self.get(name)
-        return self.met.get(name, [])[:limit]
+        found = [
+            one
+            for one in self.met.get(name, [])
+            if kind in (None, one["kind"]) and table in (None, f"{one['schema']}.{one['table']}")
+        ]
+        return found[:limit]
+
+    async def conflict(self, name: str, conflict_id: str) -> dict[str, Any]:
+        await self.get(name)
+        for one in self.met.get(name, []):
+            if one["id"] == conflict_id:
+                return one
+        raise unknown_conflict(name, conflict_id)

@@ -12,14 +12,23 @@ them (half a minute, and 1.5 GB until the end), which costs less than the half h
 would be busy with the lake alone. A new test of the lake goes into whichever file it belongs to; a
 file that takes minutes should be named below.
 
+There is one process more than there are cores: a test waits for a fifth of its time, for another
+process's checkpoint or poll, and the cores would be idle then. The one more has no part of the
+lake, which is work alone, and memory for another session.
+
+Each process imports every test, and pytest rewrites the assertions in them, which is most of that
+work. They begin in different places and keep what they have rewritten, so that it is done once by
+one of them; the order in which tests run is the same in all.
+
 Only :class:`Sharing` knows xdist; without the plugin pytest runs all tests in its one process.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -40,6 +49,9 @@ _LONGEST_FIRST: Final = (
     "tests/integration",
     "tests/property",
 )
+#: What the process that there is beyond the cores leaves to the others.
+_OF_CORES_ALONE: Final = "tests/integration/lake/"
+_Child = TypeVar("_Child")
 _MAJOR: Final = re.compile(r"\bpg1[0-9]\b")
 
 
@@ -63,6 +75,29 @@ def place_of(nodeid: str) -> int:
     return len(_LONGEST_FIRST)
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def processes() -> int:
+    """Return how many processes share the suite unless somebody says how many."""
+    return cores() + 1
+
+
+def from_share_on(children: list[_Child], number: int, of: int) -> list[_Child]:
+    """Return *children* of a folder, beginning with the share of process *number* (from 0 on)
+    *of* so many, and ending with what is before it.
+    """
+    first = len(children) * number // of
+    return children[first:] + children[:first]
+
+
+def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return *items* as one process alone would have collected them."""
+    return sorted(items, key=lambda item: item.path.parts)
+
+
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # published without types
     """Gives whole parts to the processes, in the order in which the tests were collected."""
 
@@ -72,6 +107,13 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # published without t
 
     def _split_scope(self, nodeid: str) -> str:
         return part_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if node in self.nodes[cores() :]:
+            part = next((p for p in self.workqueue if not p.startswith(_OF_CORES_ALONE)), None)
+            if part is not None:
+                self.workqueue.move_to_end(part, last=False)
+        super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
         """Take a process away that ended; the test that ended it has failed and is not run again.

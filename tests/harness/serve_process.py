@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from harness.service import Service
+from harness.service import WITHOUT_TLS, Service
 from spillway.demo.private_postgres import free_port
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ServeProcess:
             env={**os.environ, "SPILLWAY_FAILPOINTS": failpoints, **self._environment},
         )  # fmt: skip
         scheme = "http" if self._tls is None else "https"
-        verify = True if self._tls is None else self._tls
+        verify = WITHOUT_TLS if self._tls is None else self._tls
         deadline = time.monotonic() + 300
         while True:
             if self.process.poll() is not None:

@@ -5,25 +5,30 @@ own.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
+from spillway.loop_turn import LendingLoop
 from spillway.pg.lsn import Lsn
 from spillway.serve import ServeSettings, running
 from spillway.service.settings import EngineSettings
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from harness.cluster import Database
     from spillway.interfaces import Ports
     from spillway.tls import TlsFiles
+
+#: What a client is given that speaks in plain text: httpx would read all of this system's
+#: authorities for each of them, which is the most expensive part of a request.
+WITHOUT_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Service:
@@ -45,7 +50,7 @@ class Service:
             base_url=f"{'http' if tls is None else 'https'}://127.0.0.1:{http_port}",
             headers=headers,
             timeout=120,
-            verify=True if tls is None else tls,
+            verify=WITHOUT_TLS if tls is None else tls,
         )
 
     @property
@@ -152,7 +157,8 @@ def service_in_process(
     ports: list[Ports] = []
     failure: list[BaseException] = []
     started = threading.Event()
-    loop = asyncio.new_event_loop()
+    # The one that ``spillway serve`` has.
+    loop = LendingLoop()
     stop = asyncio.Event()
 
     async def main() -> None:

@@ -283,6 +283,18 @@ async def test_positions(stage: Stage) -> None:
     assert await stage.position("s") == begin
 
 
+async def test_a_temporary_slot_becomes_permanent_while_it_is_read(stage: Stage) -> None:
+    engine = stage.engine
+    await stage.slot("kept", temporary=True)
+    async with engine.stream("kept"):
+        assert not (await engine.make_permanent("kept")).temporary
+        # As one that is already does.
+        assert not (await engine.make_permanent("kept")).temporary
+    assert not (await engine.get_slot("kept")).temporary
+    with pytest.raises(UnknownSlot):
+        await engine.make_permanent("none")
+
+
 async def test_one_consumer_at_a_time(stage: Stage) -> None:
     engine = stage.engine
     await stage.slot("s")

@@ -66,6 +66,24 @@ def test_kill_and_recover(fresh_cluster: ClusterFactory, major: int) -> None:
     assert int(cluster.value("SHOW server_version_num")) // 10000 == major
 
 
+def test_copies_of_a_template_are_different_clusters(fresh_cluster: ClusterFactory) -> None:
+    clusters = [fresh_cluster(18, initdb_options=["--wal-segsize=1"]) for _ in range(2)]
+    identifiers = [
+        cluster.value("SELECT system_identifier FROM pg_control_system()") for cluster in clusters
+    ]
+    assert len(set(identifiers)) == 2
+    # As initdb makes one: the seconds since 1970 above.
+    assert all(abs((identifier >> 32) - time.time()) < 3600 for identifier in identifiers)
+    for cluster, identifier in zip(clusters, identifiers, strict=True):
+        # WAL says the same in its long headers, which the server compares when it reads.
+        *_, first = sorted(cluster.wal_directory.glob("0*"), reverse=True)
+        assert int.from_bytes(first.read_bytes()[24:32], "little") == identifier
+        cluster.execute("CREATE TABLE t AS SELECT 1 AS id")
+        cluster.kill()
+        cluster.start()
+        assert cluster.value("SELECT count(*) FROM t") == 1
+
+
 def test_a_server_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import os, signal; from harness.cluster import Cluster; cluster = Cluster(18); "

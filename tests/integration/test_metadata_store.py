@@ -31,11 +31,20 @@ from spillway.errors import (
     UnknownSubscription,
 )
 from spillway.pg.lsn import Lsn
+from spillway.store import conflicts as conflict_store
 from spillway.store.database import Database
 from spillway.store.fencing import is_held
 from spillway.store.metadata import MetadataStore
 from spillway.store.migrate import migration_config
-from spillway.store.rows import Fence, Owner, Presence, SlotRow, SourceRow, SubscriptionRow
+from spillway.store.rows import (
+    Fence,
+    MetConflict,
+    Owner,
+    Presence,
+    SlotRow,
+    SourceRow,
+    SubscriptionRow,
+)
 from spillway.store.schema import METADATA, SLOTS
 
 if TYPE_CHECKING:
@@ -694,3 +703,68 @@ async def test_a_subscription_is_fenced(store: MetadataStore) -> None:
     with pytest.raises(LeaseLost):
         await store.update_subscription("a", fence=Fence("source/shop", old), restarts=2)
     assert [s.restarts for s in await store.list_subscriptions()] == [1]
+
+
+def met(position: int, **changed: Any) -> MetConflict:
+    document = {"id": f"0/1/{position}/k", "kind": "k", "schema": "public", "table": "t", "x": "é"}
+    return MetConflict("log", position, document | changed)
+
+
+async def test_conflicts_count_once(store: MetadataStore) -> None:
+    await store.add_subscription(SUBSCRIPTION)
+    await store.add_subscription(replace(SUBSCRIPTION, name="b", slot="s2"))
+    conflicts = store.conflicts
+    totals = await conflicts.add("a", [met(1), met(2, kind="other"), met(3, table="u")])
+    assert totals.counts == {("public.t", "k"): 1, ("public.t", "other"): 1, ("public.u", "k"): 1}
+    assert (totals.total, totals.kept, totals.dropped, totals.missed) == (3, 3, 0, 0)
+    # A log that is read again from its beginning, with a transaction that was tried again.
+    again = met(4, id="0/1/1/k", resolution="apply_remote")
+    assert await conflicts.add("a", [met(1), met(2), met(3), again]) == totals
+    assert await store.conflicts.totals() == {"a": totals}
+    assert [one["id"] for one in await conflicts.last("a", 10)] == [
+        "0/1/1/k",
+        "0/1/3/k",
+        "0/1/2/k",
+    ]
+    assert (await conflicts.get("a", "0/1/1/k")) == again.document
+    assert await conflicts.get("a", "0/9/9/k") is None
+    assert [one["table"] for one in await conflicts.last("a", 1, kind="k")] == ["t"]
+    assert [one["id"] for one in await conflicts.last("a", 9, table="public.u")] == ["0/1/3/k"]
+    # What was overwritten in the log is told.
+    assert (await conflicts.add("a", [met(8)])).missed == 3
+    # Another log (another machine's directory) begins at 1; one of an earlier release has no
+    # numbers, and is read once.
+    other = MetConflict("other", 1, {**met(9).document})
+    old = MetConflict("", 0, {**met(10).document})
+    assert (await conflicts.add("a", [old, other])).total == 6
+    assert (await conflicts.add("a", [replace(old, document=met(11).document)])).total == 6
+    assert await conflicts.last("b", 9) == []
+    await store.remove_subscription("a")
+    await store.add_subscription(SUBSCRIPTION)
+    assert await conflicts.totals() == {}
+    assert await conflicts.last("a", 9) == []
+
+
+async def test_conflicts_are_bounded(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conflict_store, "KEPT_MAX", 5)
+    monkeypatch.setattr(conflict_store, "TABLES_MAX", 2)
+    await store.add_subscription(SUBSCRIPTION)
+    totals = await store.conflicts.add("a", [met(n, table=f"t{n}") for n in range(1, 9)])
+    assert (totals.kept, totals.dropped) == (5, 3)
+    assert totals.counts == {("public.t1", "k"): 1, ("public.t2", "k"): 1, ("", "k"): 6}
+    assert [one["table"] for one in await store.conflicts.last("a", 9)] == [
+        f"t{n}" for n in (8, 7, 6, 5, 4)
+    ]
+    monkeypatch.setattr(conflict_store, "SIZE_MAX", 1000)
+    totals = await store.conflicts.add("a", [met(9, x="x" * 800)])
+    assert (totals.kept, totals.dropped) == (2, 7)
+
+
+async def test_conflicts_are_fenced(store: MetadataStore) -> None:
+    await store.add_subscription(SUBSCRIPTION)
+    old = await store.acquire_lease("source/shop", "here", 60)
+    assert old is not None
+    assert await store.acquire_lease("source/shop", "here", 60) is not None
+    with pytest.raises(LeaseLost):
+        await store.conflicts.add("a", [met(1)], fence=Fence("source/shop", old))
+    assert await store.conflicts.totals() == {}

@@ -1,5 +1,5 @@
-"""What each attribute of a slot means, in a sentence: shown beside its value; a column's as it is
-declared.
+"""What is shown means, in a sentence beside it: attributes of a slot, a column's as it is declared;
+states of subscriptions and of their tables.
 """
 
 from __future__ import annotations
@@ -22,4 +22,21 @@ SLOT: Final[dict[str, str]] = {
     "stream_txns": "Large transactions that were delivered while in progress.",
     "stream_count": "Parts in which that was done.",
     "stream_bytes": "Bytes of those parts.",
+}
+
+#: pg_subscription_rel's states
+SYNC_STATES: Final[dict[str, str]] = {
+    "i": "waits for its copy",
+    "d": "is being copied",
+    "f": "is copied, and catches up",
+    "s": "has caught up, and joins the stream",
+    "r": "follows the stream",
+}
+
+SUBSCRIPTION_STATES: Final[dict[str, str]] = {
+    "initializing": "Its slot is being made, or its program starts.",
+    "copying": "It follows its slot while tables are copied.",
+    "streaming": "It follows its slot; all tables are copied.",
+    "paused": "It is disabled: its slot keeps what commits.",
+    "failed": "Its program ended with an error, and is started again after a while.",
 }

@@ -47,6 +47,13 @@ def rate(value: float | None) -> str:
     return DASH if value is None or math.isnan(value) else f"{size(value)}/s"
 
 
+def per_second(value: float | None) -> str:
+    """Write how many of something come in a second: ``0``, ``0.4``, ``1,250``."""
+    if value is None or math.isnan(value):
+        return DASH
+    return f"{value:.1f}" if 0 < value < 10 else f"{value:,.0f}"
+
+
 def count(value: int | None) -> str:
     """Write a number with its thousands apart."""
     return DASH if value is None else f"{value:,}"
@@ -83,6 +90,14 @@ def moment(value: datetime | None) -> str:
         return DASH
     aware = value if value.tzinfo else value.replace(tzinfo=UTC)
     return f"{aware.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def short_time(text: str) -> str:
+    """Write a time that is an ISO text in UTC; what is none as it is."""
+    try:
+        return moment(datetime.fromisoformat(text))
+    except ValueError:
+        return text
 
 
 def major(server_version_num: int) -> str:

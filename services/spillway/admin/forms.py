@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,21 @@ class Form:
         """
         lines = self._lines(name, "the job's options", "Write one option a line: name = value.")
         return {option: _number(value) for option, value in lines.items()}
+
+    def json_options(self, name: str) -> dict[str, Any]:
+        """Read lines of ``option = value``; a value is JSON, or a text.
+
+        Raises:
+            InvalidRequest: a line is none.
+        """
+        lines = self._lines(name, "the options", "Write one option a line: name = value.")
+        found: dict[str, Any] = {}
+        for option, value in lines.items():
+            try:
+                found[option] = json.loads(value)
+            except ValueError:
+                found[option] = value
+        return found
 
     def columns_by_table(self, name: str, what: str) -> dict[str, list[str]]:
         """Read lines of ``schema.table = column, column``.

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse
 
 from spillway.admin import explanations, formats
 from spillway.declarations.slot_columns import page_columns
+from spillway.subscriber.stats import CONFLICT_KINDS
 from spillway.wording import for_pages
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        names = ("size", "rate", "count", "duration", "since", "moment", "major", "assignments")
+        names = (
+            "size", "rate", "count", "duration", "since", "moment", "major", "assignments",
+            "per_second", "short_time",
+        )  # fmt: skip
         self._environment.filters.update({name: getattr(formats, name) for name in names})
         self._environment.filters["for_pages"] = for_pages
         self._environment.tests["code"] = formats.is_code
@@ -42,6 +46,9 @@ class Pages:
             explain=explanations.SLOT,
             slot_columns=page_columns(),
             dash=formats.DASH,
+            sync_states=explanations.SYNC_STATES,
+            subscription_states=explanations.SUBSCRIPTION_STATES,
+            conflict_kinds=CONFLICT_KINDS,
         )
         # After what its macros use.
         self._environment.globals["ui"] = self._environment.get_template("parts/macros.html").module

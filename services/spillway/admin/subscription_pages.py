@@ -1,5 +1,8 @@
-"""A subscription: how it is, its tables, the end of its log, what can be done with it, and the form
-that creates one.
+"""A subscription: how it is, its tables, its conflicts, the end of its log, what can be done with
+it, and the form that creates one.
+
+Conflicts are listed as of when they were asked for, with a page for each: both rows side by side,
+and the command that has the next one of its kind resolved otherwise.
 
 The form's tables and publications come from the mirrored catalog, each table with what would stand
 in the way of following it.
@@ -7,18 +10,24 @@ in the way of following it.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from spillway.admin.conflict_view import conflict_view, remedy_of
 from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
 from spillway.declarations.lake_options import BY_TABLE, form_options, job_options
+from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSubscription
 from spillway.subscriber.model import SubscriptionSpec
+from spillway.subscriber.stats import stats_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +42,11 @@ _LOG_LINES: Final = 60
 _FORMATS: Final = {"delta": "Delta Lake", "iceberg": "Iceberg", "parquet": "Parquet"}
 #: Tables that the form offers at once.
 _TABLES_OFFERED: Final = 500
+#: Rows of the page's lists; commands and REST have the rest.
+_TABLES_SHOWN: Final = 500
+_CONFLICTS_LISTED: Final = 50
+#: A program of kind postgres tells of itself twice a second.
+_SILENT_S: Final = 30.0
 
 
 class SubscriptionPages(PageGroup):
@@ -46,7 +60,10 @@ class SubscriptionPages(PageGroup):
             Route("/ui/subscriptions/new", self._new),
             Route("/ui/subscriptions/tables", self._choice),
             Route("/ui/subscriptions/tables/more", self._more),
+            Route("/ui/subscriptions/check", self._check, methods=["POST"]),
             Route(one, self._show),
+            Route(f"{one}/conflicts", self._conflicts),
+            Route(f"{one}/conflicts/{{id:path}}", self._conflict),
             Route(f"{one}/enable", self._enable, methods=["POST"]),
             Route(f"{one}/disable", self._disable, methods=["POST"]),
             Route(f"{one}/alter", self._alter, methods=["POST"]),
@@ -71,7 +88,47 @@ class SubscriptionPages(PageGroup):
             note=request.query_params.get("note", ""),
             job=_job_of(one.target),
             lake_options=_options_by_table(str(one.target.get("format", ""))),
+            postgres=_postgres_lines(one.target),
+            listed=await self._listed(request, one),
             **await self._values(one),
+        )
+
+    async def _conflicts(self, request: Request) -> Response:
+        """Give the list of conflicts, filtered."""
+        one = await self._subscriptions.get(request.path_params["name"])
+        listed = await self._listed(request, one)
+        return HTMLResponse(
+            self._pages.text("subscription/conflict_list.html", one=one, listed=listed)
+        )
+
+    async def _listed(self, request: Request, one: SubscriptionInfo) -> dict[str, Any]:
+        """Return the last conflicts, of the kind and table that the query names."""
+        if one.target.get("kind") != "postgres":
+            return {}
+        kind = request.query_params.get("kind", "").strip()
+        table = request.query_params.get("table", "").strip()
+        found = await self._subscriptions.conflicts(
+            one.name, _CONFLICTS_LISTED + 1, kind=kind or None, table=table or None
+        )
+        return {
+            "kind": kind,
+            "table": table,
+            "conflicts": found[:_CONFLICTS_LISTED],
+            "more": len(found) > _CONFLICTS_LISTED,
+            "at": datetime.now(UTC),
+        }
+
+    async def _conflict(self, request: Request) -> Response:
+        """Show one conflict."""
+        one = await self._subscriptions.get(request.path_params["name"])
+        found = await self._subscriptions.conflict(one.name, request.path_params["id"])
+        return self._pages.page(
+            request,
+            "conflict.html",
+            live="",
+            one=one,
+            conflict=conflict_view(found),
+            remedy=remedy_of(one, found),
         )
 
     async def _live(self, request: Request) -> Response:
@@ -87,7 +144,7 @@ class SubscriptionPages(PageGroup):
                 return None
             return {
                 region: self._pages.text(f"subscription/{region}.html", **values)
-                for region in ("state", "figures", "facts", "tables", "log")
+                for region in ("state", "figures", "facts", "tables", "counts", "log")
             }
 
         return self._streams.respond(changed_regions(render, self._sampler.next_look))
@@ -99,6 +156,9 @@ class SubscriptionPages(PageGroup):
         return {
             "view": view,
             "one": one,
+            "stats": stats_of(one),
+            "is_silent": _is_silent(one),
+            "tables": _shown_tables(one),
             "lines": await self._subscriptions.log(one.name, _LOG_LINES),
             "findings": [finding for finding in findings if finding.link == link],
         }
@@ -119,6 +179,7 @@ class SubscriptionPages(PageGroup):
             lake_formats=_FORMATS,
             lake_options=form_options(),
             job_options=job_options(),
+            postgres_options=[o for o in POSTGRES_OPTIONS if o.name != "create_tables"],
             **found,
             **await self._choices(chosen, found["database"]),
         )
@@ -165,27 +226,13 @@ class SubscriptionPages(PageGroup):
         return HTMLResponse(self._pages.text("parts/table_ticks.html", **values))
 
     async def _create(self, request: Request) -> Response:
-        form = Form(request)
-        what = form.text("what") or "all"
-        tables, publications = form.texts("table"), form.texts("publication")
-        if what == "tables" and not tables:
-            raise InvalidRequest(
-                "No table is ticked.", hint="Tick the tables to follow, or take all."
-            )
-        if what == "publications" and not publications:
-            raise InvalidRequest("No publication is ticked.", hint="Tick one, or take all tables.")
-        made = await self._subscriptions.create(
-            SubscriptionSpec(
-                name=form.text("name"),
-                source=form.text("source"),
-                database=form.text("database"),
-                target=_new_lake(form),
-                tables=tuple(tables) if what == "tables" else None,
-                publications=tuple(publications) if what == "publications" else None,
-                copy_data=form.flag("copy_data"),
-            )
-        )
+        made = await self._subscriptions.create(_spec(Form(request)))
         return await self._done(request, made.name, "subscribed")
+
+    async def _check(self, request: Request) -> Response:
+        """Look whether the target can be filled; nothing is made."""
+        notes = await self._subscriptions.check(_spec(Form(request)))
+        return HTMLResponse(self._pages.text("parts/target_check.html", notes=notes))
 
     # -- doing --------------------------------------------------------------------------------
 
@@ -198,6 +245,8 @@ class SubscriptionPages(PageGroup):
         }
         if one.target["kind"] == "lake":
             wanted["target"] = _lake(form, str(one.target["format"]), form.job_options("job"))
+        elif one.target["kind"] == "postgres":
+            wanted["target"] = _postgres(form)
         changes = {field: value for field, value in wanted.items() if value != getattr(one, field)}
         if changes:
             await self._subscriptions.alter(name, changes)
@@ -232,6 +281,65 @@ class SubscriptionPages(PageGroup):
     async def _done(self, request: Request, name: str, note: str) -> Response:
         await self._sampler.look()
         return done(request, f"/ui/subscriptions/{name}?note={note}")
+
+
+def _spec(form: Form) -> SubscriptionSpec:
+    """Read the form that creates one."""
+    what = form.text("what") or "all"
+    tables, publications = form.texts("table"), form.texts("publication")
+    if what == "tables" and not tables:
+        raise InvalidRequest("No table is ticked.", hint="Tick the tables to follow, or take all.")
+    if what == "publications" and not publications:
+        raise InvalidRequest("No publication is ticked.", hint="Tick one, or take all tables.")
+    into_postgres = form.text("kind") == "postgres"
+    return SubscriptionSpec(
+        name=form.text("name"),
+        source=form.text("source"),
+        database=form.text("database"),
+        target=_postgres(form) if into_postgres else _new_lake(form),
+        tables=tuple(tables) if what == "tables" else None,
+        publications=tuple(publications) if what == "publications" else None,
+        copy_data=form.flag("copy_data"),
+    )
+
+
+def _postgres(form: Form) -> dict[str, Any]:
+    """Read a target of kind postgres."""
+    target = {"kind": "postgres", "dsn": form.text("dsn"), **form.json_options("target")}
+    if form.flag("create_tables"):
+        target["create_tables"] = True
+    return target
+
+
+def _postgres_lines(target: Mapping[str, Any]) -> str:
+    """Return the options of a PostgreSQL as lines of the form: name = JSON."""
+    return "\n".join(
+        f"{name} = {json.dumps(value)}"
+        for name, value in target.items()
+        if name not in ("kind", "dsn")
+    )
+
+
+def _is_silent(one: SubscriptionInfo) -> bool:
+    """Say whether a program that runs has not told of itself for longer than it ever takes."""
+    if one.pid is None or one.told_at is None:
+        return False
+    return (datetime.now(UTC) - one.told_at).total_seconds() > _SILENT_S
+
+
+def _shown_tables(one: SubscriptionInfo) -> dict[str, Any]:
+    """Return the tables that a page shows, those that are not ready first, and how many there are
+    of each state.
+    """
+    states = one.table_states
+    order = sorted(states, key=lambda table: (table.state == "ready", table.table))
+    return {
+        "shown": order[:_TABLES_SHOWN],
+        "more": max(0, len(order) - _TABLES_SHOWN),
+        "count": len(states),
+        "ready": sum(table.state == "ready" for table in states),
+        "counts": Counter(table.sync_state for table in states if table.sync_state),
+    }
 
 
 def _new_lake(form: Form) -> dict[str, Any]:

@@ -48,6 +48,10 @@ class ApplyOptions:
     #: an error of a transaction disables the subscription, in place of trying again
     disable_on_error: bool = False
     synchronous_commit: str = "off"
+    #: that write groups at the same time; 1: the only one that there is
+    connections: int = 2
+    #: ``source``: commits in the source's order; ``relaxed``: as groups are ready
+    commit_order: str = "source"
     #: that the first copy uses at once
     copy_connections: int = 2
     #: bytes of changes that one transaction of the target takes at most, but for a larger one

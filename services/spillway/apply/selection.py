@@ -37,22 +37,25 @@ class Selection:
         del commit_lsn
         return self.has(relation.schema, relation.name)
 
-    def plugin_options(self, *, two_phase: bool, only_local: bool) -> dict[str, str]:
+    def plugin_options(
+        self, *, two_phase: bool, only_local: bool, streaming: bool = False
+    ) -> dict[str, str]:
         """Return pgoutput's options.
 
-        Protocol 1 has all that is needed: the service gives transactions when they have ended, so
-        nothing is streamed before; 3 brings prepared transactions, from PostgreSQL 15 on.
+        Protocol 1 has all that is needed for transactions that have ended; 2 brings those in
+        progress, 3 prepared ones, from PostgreSQL 15 on.
         """
-        options = {"proto_version": "3" if two_phase else "1"}
+        options = {"proto_version": "3" if two_phase else "2" if streaming else "1"}
         if self.publications is None:
             options["spillway.all_tables"] = "on"
         else:
             options["publication_names"] = ",".join(_quoted(one) for one in self.publications)
         if two_phase:
             options["two_phase"] = "on"
+        if streaming:
+            options["streaming"] = "on"
         if only_local:
-            # origin = none, of any major.
-            options["spillway.only_local"] = "on"
+            options["spillway.origin"] = "none"
         return options
 
 

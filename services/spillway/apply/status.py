@@ -1,18 +1,19 @@
 """What the program tells of itself: the status file of every consumer, and in it what
 pg_stat_subscription and pg_stat_subscription_stats say of a worker of PostgreSQL's, by their names.
 
-Counts of errors and conflicts go on from what the file says when the program starts.
+Counts of errors go on from what the file says when the program starts. Conflicts are counted where
+they are kept, in the service's metadata store.
 """
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.sync.states import SyncState
 from spillway.consumer.status_file import StatusFile
-from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from spillway.apply.changes import Touched
-    from spillway.apply.conflicts.log import ConflictFile
     from spillway.apply.grouped.writer import GroupedWriter
     from spillway.apply.stream import ArrivingChanges
     from spillway.apply.sync.states import TableName, TableState
     from spillway.apply.sync.table_sync import TableSync
+    from spillway.apply.tables.target_tables import TargetTables
     from spillway.apply.target.session import TargetSession
 
 _LOOK_S: Final = 0.5
+_EXPLAIN_S: Final = 5.0
+#: of what could not be made on the target, so many are told
+_NOT_MADE_MAX: Final = 100
 #: pg_subscription_rel's states, as a status file has them.
 _STATES: Final = {
     SyncState.INIT: "waiting",
@@ -44,9 +48,9 @@ class ApplyStatusFile(StatusFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         with self.changing() as told:
-            self._before = dict(told.stats)
-        self._looked_at = 0.0
-        self._flushed = Lsn(0)
+            # Of an earlier release, which counted here.
+            told.stats = {k: v for k, v in told.stats.items() if not k.startswith("confl_")}
+        self._looked_at = self._explained_at = 0.0
 
     def __exit__(
         self,
@@ -86,6 +90,7 @@ class ApplyStatusFile(StatusFile):
                 state, reason = _STATES[table.state], table.error or None
                 failed += reason is not None and reason != one.reason
                 one.state, one.reason, one.bytes_total = state, reason, table.bytes_total
+                one.sync_state = table.state.value
                 one.bytes_copied = table.bytes if table.bytes_total is not None else None
             if failed:
                 stats = told.stats
@@ -95,9 +100,7 @@ class ApplyStatusFile(StatusFile):
         self,
         session: TargetSession,
         stream: ArrivingChanges,
-        conflicts: ConflictFile,
         sync: TableSync | None,
-        grouped: GroupedWriter,
     ) -> None:
         """Tell where the worker is, if the last time was a while ago."""
         if time.monotonic() - self._looked_at < _LOOK_S:
@@ -114,25 +117,31 @@ class ApplyStatusFile(StatusFile):
             stats["last_msg_send_time"] = _time(stream.sent_at)
             stats["last_msg_receipt_time"] = _time(stream.received_at)
             stats["latest_end_time"] = _time(stream.sent_at)
-            stats |= self._conflicts(conflicts)
-            stats["groups_declined"] = grouped.declined
-            stats["why_declined"] = grouped.why_declined or None
             if sync is not None:
                 stats |= _of_sync(sync)
 
-    def _conflicts(self, conflicts: ConflictFile) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for (_, kind), count in conflicts.counts.items():
-            name = f"confl_{kind}"
-            counts[name] = counts.get(name, int(self._before.get(name) or 0)) + count
-        return counts
+    def explain(self, tables: TargetTables, grouped: GroupedWriter) -> None:
+        """Tell why tables are not written in groups, if the last time was a while ago."""
+        if time.monotonic() - self._explained_at < _EXPLAIN_S:
+            return
+        self._explained_at = time.monotonic()
+        alone = {}
+        for relation_id, table in tables.matched().items():
+            relation = tables.relation(relation_id)
+            if why := table.not_groupable:
+                alone[f"{relation.schema}.{relation.name}"] = why
+        with self.changing() as told:
+            for name, one in told.tables.items():
+                one.written_alone = alone.get(name)
+            told.stats["groups_declined"] = grouped.declined
+            told.stats["why_declined"] = grouped.why_declined or None
 
 
 def _of_sync(sync: TableSync) -> dict[str, Any]:
     """What became of tables that the target lacked, and of sequences."""
     found: dict[str, Any] = {
         "tables_made_by": sync.missing.made_by or None,
-        "not_made": dict(sync.missing.not_made) or None,
+        "not_made": dict(islice(sync.missing.not_made.items(), _NOT_MADE_MAX)) or None,
     }
     if (sequences := sync.sequences) is not None:
         found["sequences_synchronized_at"] = _time(sequences.at)

@@ -86,6 +86,7 @@ class ArrivingChanges:
         self._error: BaseException | None = None
         self._ended = False
         self._closed = False
+        self._woken = False
         self._confirmed = (Lsn(0), Lsn(0))
         #: how far the source's WAL is decoded, as last heard
         self.wal_end = Lsn(0)
@@ -122,7 +123,8 @@ class ArrivingChanges:
         """
         with self._changed:
             if not self._queue and not self._ended:
-                self._changed.wait_for(lambda: self._queue or self._ended, timeout_s)
+                self._changed.wait_for(lambda: self._queue or self._ended or self._woken, timeout_s)
+            self._woken = False
             if self._queue:
                 batch = self._queue.popleft()
                 self._bytes -= len(batch.payload)
@@ -131,6 +133,14 @@ class ArrivingChanges:
             if self._error is not None:
                 raise self._error
             return None
+
+    def wake(self) -> None:
+        """Have who waits in :meth:`take`, or the next who would, come back at once; on any
+        thread.
+        """
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     def confirm(self, flush_lsn: Lsn, apply_lsn: Lsn, *, at_once: bool = False) -> None:
         """Tell the service what is durable on the target, and what is written there; now if it is

@@ -4,11 +4,16 @@ when it is durable on the target.
 ::
 
     take what has arrived ─▶ whole transactions? ─▶ grouped, else exact ─▶ sync.at_boundary ─┐
-      ▲                                                                                     │
+      ▲                              │ many: lanes                                          │
       └──── confirm(min(flushed on the target, what sync holds)) ◀──────────────────────────┘
 
 Nothing waits for a group to fill: what is there when the last one is written is the next one, so a
 group is one transaction when the target keeps up, and many when it does not.
+
+**Lanes.** When there is a backlog, groups of transactions go to connections beside this session's
+(:mod:`spillway.apply.parallel`). Whatever else writes, or asks for a boundary between transactions,
+has them finish first (:meth:`_Run._drain`): what is written exactly, a transaction larger than a
+group, TRUNCATE, a table that is being copied, a position that is recorded.
 
 What goes wrong ends the program with a typed error, but for one: a deadlock or a serialization
 failure. Then the stream is opened again at the position that the target has, which is where the
@@ -38,6 +43,9 @@ from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.own_tables import CONFLICTS, DEAD_LETTER, PREPARED
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
+from spillway.apply.in_progress.beside import LOCK_WAIT_MS, BesidePlan
+from spillway.apply.in_progress.transactions import KINDS, InProgress
+from spillway.apply.parallel.lanes import Lanes
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
 from spillway.apply.sync.settings import SyncSettings
@@ -46,6 +54,7 @@ from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.own_schema import COMMITTED_SQL
 from spillway.apply.target.session import TargetPlan, TargetSession
 from spillway.consumer.connect import exports_of
 from spillway.errors import SpillwayError, TargetBehindSlot, TargetSerialization
@@ -53,7 +62,9 @@ from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
 
 if TYPE_CHECKING:
-    from spillway.apply.changes import SourceRelation
+    from collections.abc import Sequence
+
+    from spillway.apply.changes import SourceRelation, Touched, TransactionHead
     from spillway.apply.options import ApplyOptions
     from spillway.apply.selection import Selection
     from spillway.apply.status import ApplyStatusFile
@@ -70,7 +81,12 @@ _FLUSH_LOOK_S: Final = 0.05
 #: how often tables are looked at again for what the target's own DDL changed
 _TABLES_LOOK_S: Final = 60.0
 _ATTEMPTS: Final = 5
+#: A group below that is written here when nothing else is on its way, and waits for that otherwise,
+#: growing: a thread more is no gain for it.
+_LANE_BYTES: Final = 256 << 10
 _POSTGRES_EPOCH_S: Final = 946_684_800
+#: an LSN behind all
+_NEVER: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,8 @@ class ApplySettings:
     token: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
     two_phase: bool = False
+    #: transactions in progress are applied as they come
+    streaming: bool = False
     #: what came to the source through an origin is left out there
     only_local: bool = False
     copy_data: bool = True
@@ -137,12 +155,16 @@ class ApplyWorker:
 
 def target_plan(settings: ApplySettings) -> TargetPlan:
     """Return what the settings say of the session on the target."""
+    options = settings.options
+    own_tables = (*TABLES_SQL, CONFLICTS, DEAD_LETTER, PREPARED)
+    if options.connections > 1 and options.commit_order == "relaxed":
+        own_tables += (COMMITTED_SQL,)
     return TargetPlan(
         settings.subscription,
         settings.identity,
-        settings.options.dsn,
-        settings.options.synchronous_commit,
-        (*TABLES_SQL, CONFLICTS, DEAD_LETTER, PREPARED),
+        options.dsn,
+        options.synchronous_commit,
+        own_tables,
     )
 
 
@@ -171,14 +193,30 @@ class _Run:
         # Without a copy tables are as they are; whoever runs it by hand need not name the source.
         self._sync = self._table_sync(exact) if settings.source_dsn else None
         should_apply = self._is_synced if settings.copy_data else settings.selection.should_apply
-        self._exact = ExactWriter(session, self._tables, exact, self._conflicts, should_apply)
+        self._should_apply = should_apply
+        self._exact = ExactWriter(session, self._tables, exact, self._conflicts, self._is_wanted)
         self._grouped = GroupedWriter(session, self._tables, should_apply)
+        self._in_progress = InProgress(
+            BesidePlan(
+                session.plan,
+                session.uses_origin,
+                options.rename.target_of,
+                # Which commit it is isn't known; it will be later than any table's beginning.
+                lambda relation, _: should_apply(relation, _NEVER),
+                self._conflicts,
+            ),
+            self._tables_as_of,
+        )
+        #: made when there is a backlog for the first time
+        self._lanes: Lanes | None = None
+        self._may_have_lanes = options.connections > 1
         self._always_exact = options.exact == "always"
         self._group = ChangeGroup(options.group_bytes)
         #: the commit of a large transaction that can't be written in groups
         self._exact_lsn = 0
         #: pieces of it are gone, and have to come again
         self._must_reopen = False
+        self._has_bounded_waits = False
         self._stream: ArrivingChanges | None = None
         self._flush_look_at = 0.0
         self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
@@ -192,8 +230,17 @@ class _Run:
                 self._sync.start()
             self._keep_following()
         finally:
+            if self._lanes is not None:
+                self._lanes.close()
             if self._sync is not None:
                 self._sync.stop()
+
+    def _is_wanted(self, relation: SourceRelation, commit_lsn: int) -> bool:
+        """Say whether a transaction's changes of a table are written, and not there already."""
+        ahead = self._session.committed_ahead
+        if ahead and any(from_lsn <= commit_lsn < end for from_lsn, end in ahead):
+            return False
+        return self._should_apply(relation, commit_lsn)
 
     def _is_synced(self, relation: SourceRelation, commit_lsn: int) -> bool:
         """Say whether the stream writes a table's changes of a transaction: those before it was
@@ -305,12 +352,16 @@ class _Run:
         settings, session = self._settings, self._session
         self._group = ChangeGroup(settings.options.group_bytes)
         self._must_reopen = False
+        self._bound_lock_waits()
+        session.find_committed_ahead()
         two_phase = settings.two_phase and self._may_prepare()
         with ArrivingChanges(
             settings.grpc,
             settings.slot,
             session.position,
-            settings.selection.plugin_options(two_phase=two_phase, only_local=settings.only_local),
+            settings.selection.plugin_options(
+                two_phase=two_phase, only_local=settings.only_local, streaming=settings.streaming
+            ),
             token=settings.token,
             tls=settings.tls,
         ) as stream:
@@ -323,10 +374,18 @@ class _Run:
                     if settings.two_phase and not two_phase and self._may_prepare():
                         # It is opened again, with prepared transactions from there on.
                         break
-            except BaseException:
+                self._drain()
+            except BaseException as error:
+                if isinstance(error, TargetSerialization):
+                    # A lock that was waited for may be one of theirs.
+                    self._in_progress.fail()
+                if self._lanes is not None:
+                    self._lanes.abandon()
                 if not session.connection.broken:
                     session.rollback()
                 raise
+            finally:
+                self._in_progress.close()
             session.rollback()
             stream.confirm(self._confirmable(session.flush()), session.position, at_once=True)
 
@@ -334,9 +393,22 @@ class _Run:
         """Say whether prepared transactions may come as such: when no table is being copied. One
         that was prepared before a table's copy and is committed after it comes whole, so.
         """
-        return not self._session.in_transaction and (
-            self._sync is None or self._sync.states.are_all_ready
+        return (
+            not self._session.in_transaction
+            and not self._is_busy
+            and (self._sync is None or self._sync.states.are_all_ready)
         )
+
+    def _tables_as_of(self) -> object | None:
+        """What tells the subscription's tables from those before and after; None while one is being
+        copied, or transactions may come that are there already.
+        """
+        if self._session.committed_ahead:
+            return None
+        if self._sync is None:
+            return True
+        states = self._sync.states
+        return frozenset(states.all()) if states.are_all_ready else None
 
     def _step(self, stream: ArrivingChanges) -> None:
         """Take what has arrived, write what is whole of it, and confirm."""
@@ -348,16 +420,18 @@ class _Run:
             last = batch
             wrote = self._feed(batch)
             batch = None if wrote or self._stopping.is_set() else stream.take(0)
-        if group.transactions and not self._must_reopen:
+        self._settle()
+        if group.transactions and not self._must_reopen and self._is_due():
             self._write()
         if self._must_reopen:
             return
         if not session.in_transaction:
-            if not group.is_within:
+            if not group.is_within and not group.transactions and not self._is_busy:
                 self._pass(Lsn(0) if last is None else last.confirm_lsn)
             self._at_boundary()
             self._confirm(stream, at_once=last is not None and last.reply_requested)
-        self._status.looked(session, stream, self._conflicts, self._sync, self._grouped)
+        self._status.looked(session, stream, self._sync)
+        self._status.explain(self._tables, self._grouped)
 
     def _feed(self, batch: Batch) -> bool:
         """Take a batch into the group; return whether that was full on the way, and written."""
@@ -377,15 +451,100 @@ class _Run:
     def _write(self) -> None:
         """Write the group, and be ready for the next."""
         group = self._group
+        if (head := group.last) is not None and head.kind in KINDS:
+            self._write_in_progress(head)
+            return
         touched = group.touched()
+        if self._is_for_lanes(touched) and self._submit(touched):
+            return
+        self._drain()
         self._tables.learn(table.relation for table in touched)
         if not self._write_grouped():
             if self._must_reopen:
                 return
             self._exact.write(group)
+        self._tell(touched)
+        group.clear()
+
+    def _tell(self, touched: Sequence[Touched]) -> None:
         has = self._settings.selection.has
         self._status.wrote(touched, [has(t.relation.schema, t.relation.name) for t in touched])
-        group.clear()
+
+    # -- lanes --------------------------------------------------------------------------------
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether lanes have something that is not settled."""
+        return self._lanes is not None and not self._lanes.is_idle
+
+    def _is_due(self) -> bool:
+        """Whether the group is to be written now: it need not wait for lanes to be free."""
+        return not self._is_busy or self._group.is_full or self._group.nbytes >= _LANE_BYTES
+
+    def _is_for_lanes(self, touched: Sequence[Touched]) -> bool:
+        """Whether the group may be written beside others, and is worth it."""
+        group = self._group
+        return (
+            self._may_have_lanes
+            # One may hold a lock that a lane would wait for, unseen.
+            and not self._in_progress.is_any_open
+            and not self._always_exact
+            and group.is_plain
+            and not group.is_piece
+            and group.nbytes >= _LANE_BYTES
+            and not self._session.in_transaction
+            and not self._session.committed_ahead
+            and group.last is not None
+            and not group.last.is_continued
+            and group.last.commit_lsn != self._exact_lsn
+            and not any(one.truncates for one in touched)
+            and (self._sync is None or self._sync.states.are_all_ready)
+        )
+
+    def _submit(self, touched: Sequence[Touched]) -> bool:
+        """Have a lane write the group, when one is free; return False if it has to be written here.
+
+        Which tables are announced changes between groups only, and those on their way have theirs.
+        """
+        options, head = self._settings.options, self._group.last
+        assert head is not None
+        plans = self._grouped.plans(self._group)
+        if plans is None:
+            return False
+        if self._lanes is None:
+            self._lanes = Lanes(
+                self._session,
+                self._tables,
+                options.connections,
+                in_order=options.commit_order == "source",
+                wake=self._wake,
+            )
+            self._may_have_lanes = self._lanes.number > 1
+            self._grouped.look_for_origins()
+            if not self._may_have_lanes:
+                return False
+        while not self._lanes.has_room:
+            self._lanes.wait(_IDLE_S)
+            self._settle()
+        self._lanes.submit(self._group.take_out(), plans, touched, head)
+        return True
+
+    def _wake(self) -> None:
+        if self._stream is not None:
+            self._stream.wake()
+
+    def _settle(self) -> None:
+        """Take note of what lanes have done, and do what they can't."""
+        if self._lanes is not None:
+            for one in self._lanes.settle(self._exact.write):
+                self._tell(one.touched)
+
+    def _drain(self) -> None:
+        """Have lanes finish: the session is at a boundary then, and nobody writes beside it."""
+        while self._is_busy:
+            assert self._lanes is not None
+            self._lanes.wait(_IDLE_S)
+            self._settle()
 
     def _write_grouped(self) -> bool:
         """Write the group by few statements; return False for one that is to be written exactly.
@@ -394,7 +553,7 @@ class _Run:
         are gone, too: the stream is opened again, and that transaction is written exactly.
         """
         group = self._group
-        if self._always_exact or not group.is_plain:
+        if self._always_exact or not group.is_plain or self._session.committed_ahead:
             return False
         head = group.last
         if head is None or head.commit_lsn == self._exact_lsn:
@@ -405,6 +564,56 @@ class _Run:
             self._exact_lsn = head.commit_lsn
             self._must_reopen = head.is_continued
         return False
+
+    def _write_in_progress(self, head: TransactionHead) -> None:
+        """Have a part of a transaction in progress applied, or its end."""
+        self._drain()
+        group, in_progress = self._group, self._in_progress
+        if head.kind in "SA":
+            in_progress.take(group, head)
+        elif (touched := in_progress.end(head, self._session)) is None:
+            self._write_left(head)
+        else:
+            self._tell(touched)
+        group.clear()
+        self._bound_lock_waits()
+
+    def _bound_lock_waits(self) -> None:
+        """Wait for no lock for ever while another connection of ours may hold it."""
+        if self._in_progress.is_any_open != self._has_bounded_waits:
+            self._has_bounded_waits = self._in_progress.is_any_open
+            self._session.bound_lock_waits(LOCK_WAIT_MS if self._has_bounded_waits else 0)
+
+    def _write_left(self, head: TransactionHead) -> None:
+        """Write a transaction that was left while it was in progress: the slot has it whole."""
+        settings, streamed = self._settings, self._group
+        self._group = ChangeGroup(settings.options.group_bytes)
+        try:
+            with ArrivingChanges(
+                settings.grpc,
+                settings.slot,
+                Lsn(head.commit_lsn),
+                settings.selection.plugin_options(
+                    two_phase=head.kind == "p", only_local=settings.only_local
+                ),
+                upto_lsn=Lsn(head.commit_lsn + 1),
+                peek=True,
+                token=settings.token,
+                tls=settings.tls,
+            ) as stream:
+                while not stream.has_ended and not self._must_reopen:
+                    if self._stopping.is_set():
+                        self._must_reopen = True
+                    elif (batch := stream.take(_IDLE_S)) is not None:
+                        self._feed(batch)
+                if self._group.transactions and not self._must_reopen:
+                    self._write()
+                self._drain()
+        finally:
+            self._group = streamed
+        if not self._must_reopen:
+            # Of one that has nothing for the subscription nothing came.
+            self._session.passed(head.end_lsn)
 
     def _pass(self, confirm_lsn: Lsn) -> None:
         """Have the target keep a position up to which nothing is left to write, if it is due."""
@@ -420,11 +629,19 @@ class _Run:
     def _at_boundary(self) -> None:
         """Do what is done between transactions, with none open."""
         if self._sync is not None:
+            if not self._sync.states.are_all_ready:
+                self._drain()
             self._sync.at_boundary(self._session.position)
+        self._in_progress.look()
+        ahead = self._session.committed_ahead
+        if ahead and self._session.position >= ahead[-1][1]:
+            self._session.committed_ahead = ()
         if time.monotonic() >= self._tables_look_at:
             self._tables_look_at = time.monotonic() + _TABLES_LOOK_S
             if self._tables.look_again(self._session.connection):
                 self._exact.forget_tables()
+            if self._lanes is not None:
+                self._lanes.look_at_foreign_keys()
 
     def _confirm(self, stream: ArrivingChanges, *, at_once: bool) -> None:
         session = self._session

@@ -50,10 +50,14 @@ class PgAttribute(NamedTuple):
     attbyval: bool
     attalign: str
     attnotnull: bool
+    #: None: of a row that an earlier release read over SQL, and left this out
+    atthasdef: bool
     atthasmissing: bool
     attidentity: str
     attgenerated: str
     attisdropped: bool
+    #: None as for atthasdef
+    attcollation: int
     #: the element of attmissingval's array, not the array
     attmissingval: MissingValue
 
@@ -268,6 +272,7 @@ ATTRIBUTE_BY_RELATION: Final = 0
 TYPE_BY_OID: Final = 0
 PROC_BY_OID: Final = 0
 NAMESPACE_BY_OID: Final = 0
+COLLATION_BY_OID: Final = 0
 ENUM_BY_TYPE: Final = 0
 RANGE_BY_TYPE: Final = 0
 RANGE_BY_MULTIRANGE: Final = 1

@@ -31,6 +31,7 @@ Its parts, each for those who need just that::
           storage_map, transaction_fates, tuple_store
       resolution      rows → descriptors, kept in resolution_cache until rows change; publications,
                       object_names
+      table_state     how a table is defined, for who compares before and after
         visible_rows  rows as a transaction sees them
 
 Memory: that of the heaps, and a cache of resolutions.
@@ -46,10 +47,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spillway.catalog import descriptor_registry, redo
-from spillway.catalog.layout import ORIGIN_BY_ID, PG_REPLICATION_ORIGIN
+from spillway.catalog.layout import (
+    CLASS_BY_OID,
+    ORIGIN_BY_ID,
+    PG_CLASS,
+    PG_REPLICATION_ORIGIN,
+)
 from spillway.catalog.packed_pages import pack_storage
 from spillway.catalog.resolution import Resolver
 from spillway.catalog.storage_map import NO_XIDS
+from spillway.catalog.table_state import is_logged_table, table_state
 from spillway.catalog.visible_rows import VisibleRows
 from spillway.errors import CorruptWal, DecodingError, NotReady
 from spillway.pg.lsn import Lsn
@@ -62,6 +69,7 @@ if TYPE_CHECKING:
     from spillway.catalog.heaps import CatalogHeaps
     from spillway.catalog.resolution import Resolution
     from spillway.catalog.resolution_cache import EntryKey
+    from spillway.catalog.table_state import TableState
     from spillway.wal.record import Record, RelFileLocator
 
 
@@ -220,6 +228,22 @@ class CatalogMirror:
     def resolve_oid(self, relation_oid: int, own_xids: Collection[int] = NO_XIDS) -> Resolution:
         """Like :meth:`resolve`, by oid."""
         return self._resolve(("oid", relation_oid), own_xids)
+
+    def table_state(
+        self, relation_oid: int, own_xids: Collection[int] = NO_XIDS
+    ) -> TableState | None:
+        """Return how a user's table is defined; None if there is no such table, or a temporary or
+        unlogged one.
+
+        Raises:
+            NotReady, DecodingError: as :meth:`resolve`.
+        """
+        rows = self.visible_rows(own_xids)
+        row = rows.row(PG_CLASS, CLASS_BY_OID, relation_oid)
+        if row is None or not is_logged_table(row):
+            return None
+        descriptor = self.resolve_oid(relation_oid, own_xids).descriptor
+        return None if descriptor is None else table_state(rows, row, descriptor)
 
     def has_changes(self, xids: Collection[int]) -> bool:
         """Say whether one of *xids* has unfinished catalog changes: its resolutions are private

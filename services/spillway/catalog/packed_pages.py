@@ -51,6 +51,9 @@ _KEY_SIZE: Final = 8
 #: tid, xmin, xmax, deleter, infomask2, infomask, hoff, state bits, bytes of data
 _TUPLE: Final = struct.Struct("<QIIIHHBBI")
 
+#: places of the columns of pg_attribute that an earlier release did not keep
+_NOT_KEPT_ONCE: Final = tuple(map(PG_ATTRIBUTE.columns.index, ("atthasdef", "attcollation")))
+
 _PHYSICAL: Final = 1
 _UNPACK_AT_ONCE: Final = 2
 
@@ -283,7 +286,14 @@ def _plain_attribute(row: Any) -> Any:
 
 
 def sent_row(layout: CatalogLayout, values: Sequence[Any]) -> Any:
-    """Return the row that JSON held as *values*."""
+    """Return the row that JSON held as *values*.
+
+    Of pg_attribute an earlier release kept no atthasdef and no attcollation.
+    """
+    if layout.catalog is PG_ATTRIBUTE and len(values) == len(layout.names) - len(_NOT_KEPT_ONCE):
+        values = list(values)
+        for place in _NOT_KEPT_ONCE:
+            values.insert(place, None)
     if list in map(type, values):
         values = [tuple(v) if type(v) is list else v for v in values]
     row = layout.sent_row(values)

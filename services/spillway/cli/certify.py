@@ -88,4 +88,4 @@ def _run(
         return partial(certify, CertifySettings(dsn, duration_s, seed, steps, publications))
     from spillway.certify.wire.run import WireSettings, certify_wire  # noqa: PLC0415 - heavy
 
-    return partial(certify_wire, WireSettings(dsn, wire, duration_s, seed, steps, publications))
+    return partial(certify_wire, WireSettings(dsn, duration_s, seed, steps, publications, wire))

@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer.exceptions import TyperException
@@ -27,6 +27,9 @@ from spillway.collector import collector
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
 from spillway.wording import for_commands
+
+if TYPE_CHECKING:
+    from spillway.service.settings import EngineSettings
 
 #: gRPC's handlers of forks, which its library has on unless this says 0. What they do in a forked
 #: child while other threads are in gRPC kills one in six before it has become the program that it
@@ -72,6 +75,24 @@ def _program(
     """PostgreSQL logical decoding outside the server: replication slots as a service."""
 
 
+def engine_settings(settings: Settings) -> EngineSettings:
+    """Return what the environment sets about the engine, and otherwise its own defaults."""
+    from spillway.service import settings as service  # noqa: PLC0415 - heavy
+
+    return dataclasses.replace(
+        service.EngineSettings(),
+        logical_decoding_work_mem=settings.logical_decoding_work_mem,
+        stream_bytes=settings.stream_bytes,
+        max_slot_retained_bytes=settings.max_slot_retained_bytes,
+        log_keep_bytes=settings.log_keep_bytes,
+        audit=settings.audit,
+        wal_store_max_bytes=settings.wal_store_max_bytes,
+        wal_archives=settings.wal_archives,
+        snapshot_hold_s=settings.snapshot_hold,
+        dsn_files=settings.dsn_files,
+    )
+
+
 @app.command()
 def serve(
     context: typer.Context,
@@ -111,7 +132,6 @@ def serve(
     from spillway.memory import limit_arenas  # noqa: PLC0415 - heavy
     from spillway.serve import ServeSettings, tls_files  # noqa: PLC0415 - heavy
     from spillway.serve import serve as run  # noqa: PLC0415 - heavy
-    from spillway.service.settings import EngineSettings  # noqa: PLC0415 - heavy
 
     # The process is the service's own.
     limit_arenas()
@@ -126,17 +146,6 @@ def serve(
     )
     # It announces itself at every start, whether or not there is anything to migrate.
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    engine = dataclasses.replace(
-        EngineSettings(),
-        logical_decoding_work_mem=settings.logical_decoding_work_mem,
-        stream_bytes=settings.stream_bytes,
-        max_slot_retained_bytes=settings.max_slot_retained_bytes,
-        log_keep_bytes=settings.log_keep_bytes,
-        audit=settings.audit,
-        wal_store_max_bytes=settings.wal_store_max_bytes,
-        wal_archives=settings.wal_archives,
-        dsn_files=settings.dsn_files,
-    )
     raise typer.Exit(
         run(
             ServeSettings(
@@ -154,7 +163,7 @@ def serve(
                 connections_per_address=settings.connections_per_address,
                 sql_connections=settings.sql_connections,
                 metadata_url=metadata_url or settings.metadata_url,
-                engine=engine,
+                engine=engine_settings(settings),
             )
         )
     )

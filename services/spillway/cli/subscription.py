@@ -114,6 +114,15 @@ _LIST_RANKED: Final = (
     "confirmed_flush_lsn",
 )  # fmt: skip
 _CONFLICT_COLUMNS: Final = ("committed_at", "lsn", "table", "kind", "resolution")
+_COUNT_COLUMNS: Final = ("table", "kind", "count")
+_RATE_COLUMNS: Final = (
+    "table", "state", "sync_state", "changes", "changes_per_second", "bytes_copied", "bytes_total",
+    "bytes_per_second", "seconds_left",
+)  # fmt: skip
+_RATE_RANKED: Final = (
+    "table", "state", "changes", "changes_per_second", "bytes_copied", "bytes_total",
+    "seconds_left", "bytes_per_second", "sync_state",
+)  # fmt: skip
 _TABLE_COLUMNS: Final = ("table", "state", "changes", "bytes_copied", "bytes_total")
 
 
@@ -313,19 +322,61 @@ def drop(
 
 
 @app.command()
+def stats(name: Name, as_json: AsJson = False) -> None:
+    """Show how it is doing: positions, lag, errors, conflicts by kind (pg_stat_subscription)."""
+    found = _call("GET", "subscriptions", name, "stats")
+    if as_json:
+        print_json(found)
+        return
+    by_table = [{**one, "table": one["table"] or "others"} for one in found.pop("table_conflicts")]
+    found.pop("tables")
+    print_record(found)
+    if by_table:
+        typer.echo()
+        print_table(by_table, _COUNT_COLUMNS, ranked=_COUNT_COLUMNS)
+
+
+@app.command()
+def tables(name: Name, as_json: AsJson = False) -> None:
+    """Show its tables: how far each is copied, and how fast it goes (pg_subscription_rel)."""
+    found = _call("GET", "subscriptions", name)
+    if as_json:
+        print_json(found["table_states"])
+        return
+    print_table(
+        [_readable_table(one) for one in found["table_states"]],
+        _RATE_COLUMNS,
+        ranked=_RATE_RANKED,
+        sentences=("reason", "written_alone"),
+    )
+
+
+@app.command()
 def conflicts(
     name: Name,
     limit: Annotated[int, typer.Option(min=0, help="How many.")] = 20,
+    kind: Annotated[
+        str | None, typer.Option(help="Only those of this kind: update_missing, for one.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Only those of this one: schema.table, as on the target.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the last conflicts that its programs met, and what became of them."""
-    query = {"limit": limit}
-    found = _call("GET", "subscriptions", name, "conflicts", query=query)["conflicts"]
+    given = {"limit": limit, "kind": kind, "table": table}
+    query = {option: value for option, value in given.items() if value is not None}
+    answer = _call("GET", "subscriptions", name, "conflicts", query=query)
+    found = answer["conflicts"]
     if as_json:
         print_json(found)
         return
     rows = [{**one, "table": f"{one['schema']}.{one['table']}"} for one in found]
     print_table(rows, _CONFLICT_COLUMNS, ranked=_CONFLICT_COLUMNS, sentences=("detail",))
+    if answer["dropped"]:
+        typer.echo(f"{answer['dropped']} older ones are kept no more")
+    if answer["missed"]:
+        typer.echo(f"{answer['missed']} were overwritten before they could be read")
 
 
 @app.command()
@@ -444,6 +495,12 @@ def _readable(subscription: dict[str, Any]) -> dict[str, Any]:
         "error": None if error is None else f"{error['message']} ({error['code']})",
         "lag_seconds": None if lag_seconds is None else round(lag_seconds, 1),
     }
+
+
+def _readable_table(table: dict[str, Any]) -> dict[str, Any]:
+    """Round what is reckoned."""
+    rates = ("changes_per_second", "bytes_per_second", "seconds_left")
+    return {**table, **{n: None if table[n] is None else round(table[n]) for n in rates}}
 
 
 def _show(answer: Any, *, as_json: bool) -> None:

@@ -45,6 +45,10 @@ class TableStatus:
     bytes_copied: int | None = None
     bytes_total: int | None = None
     reason: str | None = None
+    #: of a PostgreSQL: pg_subscription_rel's, ``i``, ``d``, ``f``, ``s`` or ``r``
+    sync_state: str | None = None
+    #: of a PostgreSQL: why its changes are written one by one; None when they are not
+    written_alone: str | None = None
 
 
 @dataclass(slots=True)

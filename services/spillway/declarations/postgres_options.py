@@ -93,6 +93,26 @@ POSTGRES_OPTIONS: Final[tuple[PostgresOption, ...]] = (
         example="off",
     ),
     PostgresOption(
+        "connections",
+        "whole number",
+        "Connections that write transactions at the same time which do not touch the same keys, "
+        "when there is a backlog; with more than 1 there is one more, for what has to be written "
+        "alone.",
+        default=2,
+        least=1,
+        most=16,
+        example=4,
+    ),
+    PostgresOption(
+        "commit_order",
+        "choice",
+        "source: transactions are committed in the source's order; relaxed: those that touch "
+        "neither the same keys nor tables that foreign keys join, when they are ready.",
+        default="source",
+        choices=("source", "relaxed"),
+        example="source",
+    ),
+    PostgresOption(
         "copy_connections",
         "whole number",
         "Connections to each side that the first copy uses.",

@@ -15,7 +15,8 @@ relative to the chunk's start and its ``size`` is a multiple of 8.
     4       1     action      see below
     5       1     flags       see below
     6       2     toast_count number of TOAST values after the sections
-    8       4     relation    id of the relation's descriptor; 0 for MESSAGE, TRUNCATE, INVALIDATION
+    8       4     relation    id of the relation's descriptor; 0 for MESSAGE, TRUNCATE, INVALIDATION,
+                              SCHEMA_CHANGE
     12      4     xid         the (sub)transaction that wrote it
     16      8     lsn         start of the WAL record
     24      4     new_size    bytes of the new section, padding not counted
@@ -44,6 +45,11 @@ that catalog by the hash of its key, or with the highest bit all of them. Only w
 relations to its consumer (pgoutput) cares. Those that are executed at a transaction's end are its
 last changes; they concern what comes after it. A consumer that leaves the transaction out executes
 those without FROM_OTHER alone.
+
+SCHEMA_CHANGE: the new section is JSON: how the transaction has changed a table's definition since its
+beginning, or since the SCHEMA_CHANGE of that table before (``decoding/schema_changes.py``). It is
+in front of the first row that is written with the new definition. Only who asks for events of DDL
+cares.
 
 TOAST value (``toast_count`` times; the value of an external pointer with that va_valueid)::
 
@@ -74,6 +80,7 @@ DELETE: Final = 3
 TRUNCATE: Final = 4
 MESSAGE: Final = 5
 INVALIDATION: Final = 6
+SCHEMA_CHANGE: Final = 7
 #: Below this line: only between record and commit, never in what a Transaction yields.
 TOAST_CHUNK: Final = 16
 SPECULATIVE_INSERT: Final = 17

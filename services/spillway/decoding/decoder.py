@@ -48,6 +48,7 @@ from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.carried import Carried, clear_spill_dir
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.invalidations import Invalidations
+from spillway.decoding.schema_changes import SchemaChanges
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
 from spillway.decoding.transaction_ends import DecoderStats, TransactionEnds
 from spillway.decoding.xact import parse_prepare, parse_transaction_end, parse_truncate
@@ -158,6 +159,7 @@ class Decoder:
         self._buffer.set_partial_values(capture.selects_tables)
         self._invalidations = Invalidations(version, database_oid, self._buffer)
         self._buffer.set_invalidations(self._invalidations.parser)
+        self._schema_changes = SchemaChanges(mirror, self._buffer, self._invalidations, capture)
         self._position = start
         self._spill_dir = spill_dir
         #: spill files that the state named last needs, and where it was taken; 0: there is none
@@ -180,6 +182,7 @@ class Decoder:
             self._mirror,
             self._buffer,
             self._invalidations,
+            self._schema_changes,
             builder,
             self._sink,
             self._capture,
@@ -249,6 +252,8 @@ class Decoder:
             for xid, top_xid, first_lsn, flags in state.transactions:
                 self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)
         self._invalidations.load(state.invalidations)
+        if carried is not None:
+            self._schema_changes.recall()
         return self
 
     def serialize(self) -> bytes:
@@ -274,6 +279,7 @@ class Decoder:
             DiskFull, StorageError: a spill file can't be written or synced.
         """
         self._check_consistent()
+        self._schema_changes.flush_all(self._position)
         prepared, registry = self._ends.prepared, self._mirror.registry
         carried = Carried.of(self._buffer, self._position, prepared, registry, self._spill_dir)
         state = self._serialize(carried)
@@ -393,6 +399,7 @@ class Decoder:
         transactions come empty.
         """
         self._buffer.set_skimming(True)
+        self._schema_changes.leave_out()
 
     def transactions(self) -> list[tuple[int, int, int, int]]:
         """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops
@@ -596,6 +603,9 @@ class Decoder:
             for_all = is_catalog and self._mirror.resolve(locator).reason is resolution.reason
             self._buffer.bind(batch, index, reorder.KIND_SKIP, 0, for_all)
             return
+        # What was done to tables before comes before the first row that is written then. Whoever
+        # changes the catalog asks here for every table again.
+        self._schema_changes.flush(xid, lsn)
         if resolution.kind is ResolutionKind.TABLE:
             self._add_relation(resolution)
         self._buffer.bind(
@@ -634,6 +644,7 @@ class Decoder:
         _, _, xid, lsn, _, _, data = self._buffer.fields(batch, index)
         flags, oids = parse_truncate(data, lsn)
         own_xids = self._buffer.own_xids(xid)
+        self._schema_changes.flush(xid, lsn)
         relation_ids = []
         for oid in oids:
             resolution = self._mirror.resolve_oid(oid, own_xids)

@@ -152,6 +152,7 @@ class Invalidations:
         pending.own_count += count
         if items:
             pending.own.update(dict.fromkeys(items))
+            pending.fresh.update(dict.fromkeys(items))
             self._buffer.add_invalidation(xid, lsn, items, False)
         return ()
 
@@ -218,6 +219,31 @@ class Invalidations:
         """
         pending = self._pending.get(top_xid)
         return tuple(pending.own) if pending else ()
+
+    def take_touched(self, top_xid: int) -> list[int]:
+        """Return the oids of relations that *top_xid* itself has invalidated since this was asked
+        last.
+        """
+        pending = self._pending.get(top_xid)
+        if pending is None or not pending.fresh:
+            return []
+        fresh, pending.fresh = pending.fresh, {}
+        return [item for item in fresh if ALL_RELATIONS < item < 1 << CATALOG_SHIFT]
+
+    def touch(self, top_xid: int, oids: Iterable[int]) -> None:
+        """Have :meth:`take_touched` return relations again."""
+        pending = self._pending.get(top_xid)
+        if pending is not None:
+            pending.fresh.update(dict.fromkeys(oids))
+
+    def invalidated(self) -> dict[int, list[int]]:
+        """Return the oids of the relations that each top-level transaction in progress has
+        invalidated.
+        """
+        return {
+            top_xid: [item for item in pending.own if ALL_RELATIONS < item < 1 << CATALOG_SHIFT]
+            for top_xid, pending in self._pending.items()
+        }
 
     def forget(self, xids: Iterable[int]) -> None:
         """Forget top-level transactions that have ended."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.invalidations import Invalidations
+    from spillway.decoding.schema_changes import SchemaChanges
     from spillway.decoding.sink import TransactionSink
     from spillway.decoding.snapshot_builder import SnapshotBuilder
     from spillway.decoding.transaction import Piece
@@ -151,6 +152,7 @@ class TransactionEnds:
         mirror: CatalogMirror,
         buffer: ReorderBuffer,
         invalidations: Invalidations,
+        schema_changes: SchemaChanges,
         builder: SnapshotBuilder,
         sink: TransactionSink,
         capture: CaptureFilter,
@@ -163,6 +165,7 @@ class TransactionEnds:
         self._mirror = mirror
         self._buffer = buffer
         self._invalidations = invalidations
+        self._schema_changes = schema_changes
         self._builder = builder
         self._sink = sink
         #: prepared transactions by xid
@@ -206,6 +209,15 @@ class TransactionEnds:
         xid = end.xid
         entry = self._buffer.end(xid, end.subxids)
         first_lsn, flags = entry or (lsn, 0)
+        delivers = (
+            self._builder.delivers(lsn)
+            and end.database_oid in (0, self._database_oid)
+            and not self._filtered(origin)
+        )
+        if flags & reorder.TOUCHED_CATALOG:
+            if delivers and not flags & reorder.INCOMPLETE:
+                self._schema_changes.flush(xid, lsn)
+            self._schema_changes.forget(xid)
         told = bool(
             end.xinfo & rmgr.XACT_XINFO_HAS_INVALS
             or flags & reorder.TOUCHED_CATALOG
@@ -215,11 +227,6 @@ class TransactionEnds:
             # Whether a table is captured is bound for a transaction with a catalog of its own, too.
             self._buffer.clear_locators()
         invalidated = self._invalidations.commit(xid, lsn)
-        delivers = (
-            self._builder.delivers(lsn)
-            and end.database_oid in (0, self._database_oid)
-            and not self._filtered(origin)
-        )
         if (
             delivers
             and flags & reorder.HAS_CATALOG_CHANGES
@@ -304,6 +311,7 @@ class TransactionEnds:
             first_lsn, _ = self._buffer.end(top_xid, ()) or (lsn, 0)
             streamed = replace(self._streamed(top_xid), aborted_xids=tuple(aborted))
         touched = []
+        self._schema_changes.abort(self._buffer.top_xid(end.xid), (end.xid, *end.subxids))
         for xid in (*end.subxids, end.xid):
             touched += self._buffer.forget(xid)
         invalidated = self._invalidations.own(end.xid)
@@ -364,6 +372,7 @@ class TransactionEnds:
                 lsn=str(Lsn(lsn)),
                 xid=xid,
             )
+        self._schema_changes.flush(xid, lsn)
         header = TransactionHeader(
             xid, first_lsn, lsn, end_lsn, prepare.time, origin, prepare.origin_lsn,
             TransactionKind.PREPARE, prepared,
@@ -392,6 +401,7 @@ class TransactionEnds:
         for xid, touched in self._buffer.forget_older_than(oldest_running_xid):
             self.prepared.pop(xid, None)
             self._invalidations.forget((xid,))
+            self._schema_changes.forget(xid)
             if touched:
                 self._mirror.abort(touched, lsn)
 

@@ -6,7 +6,7 @@ Plain frozen dataclasses, which ``service/model.py`` hands on to the interfaces.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.caller import POSTGRESQL
 
@@ -115,3 +115,20 @@ class StreamBatch:
     confirm_lsn: Lsn
     #: the stream reached the caller's upto_lsn: no more comes
     final: bool = False
+
+
+class LiveConsumer(Protocol):
+    """Takes what comes live in the middle of somebody else's work, the event loop's or the
+    decoder's, who must not be kept.
+
+    Both are called by whoever has the event loop's turn (:mod:`spillway.loop_turn`): no other code
+    of the loop runs meanwhile.
+    """
+
+    def is_ready(self) -> bool:
+        """Whether :meth:`take` would hand on what it gets at once."""
+        ...
+
+    def take(self, messages: EncodedBatch, confirm_lsn: Lsn) -> None:
+        """Take the messages of a batch. What it raises, the stream's next_batch raises."""
+        ...

@@ -23,7 +23,7 @@ transaction whole at its end.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from spillway._kernels.encoders.change_cut import changes_after
@@ -68,8 +68,7 @@ class Cursor(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What :meth:`SlotReader.step` read."""
 
     messages: EncodedBatch

@@ -113,6 +113,8 @@ class SharedReader:
         self.made = 0
         self._step: asyncio.Future[KeptStep] | None = None
         self._failure: BaseException | None = None
+        # Made at once, and not kept yet.
+        self._made: KeptStep | None = None
         #: called with this reader whenever it keeps one more step
         self.on_kept: Callable[[SharedReader], None] | None = None
         # A worker has had rows, so that what a plugin loads at its first is loaded.
@@ -184,13 +186,10 @@ class SharedReader:
         Raises:
             What the reader raises, to everyone who asks.
         """
-        if self._failure is None and self._step is None and self._is_little():
-            try:
-                self._keep(self._take())
-            except BaseException as error:
-                self._failure = error
-                raise
-            return self._kept[-1]
+        kept = self.make_at_once(AT_ONCE_BYTES)
+        if kept is not None:
+            self.keep_made()
+            return kept
         self.begin()
         assert self._step is not None
         future = self._step
@@ -199,6 +198,28 @@ class SharedReader:
         # Who waited may run before the future's callback does.
         self._taken(future)
         return kept
+
+    def make_at_once(self, limit_bytes: int) -> KeptStep | None:
+        """Take the next step here and now; None if it may be more than *limit_bytes* of the log, or
+        has to be waited for. :meth:`keep_made` must follow before anything else happens.
+
+        Raises:
+            What the reader raises.
+        """
+        if self._failure is not None or self._step is not None or not self._is_little(limit_bytes):
+            return None
+        try:
+            self._made = self._take()
+        except BaseException as error:
+            self._failure = error
+            raise
+        return self._made
+
+    def keep_made(self) -> None:
+        """Keep the step that was made at once, if one was."""
+        made, self._made = self._made, None
+        if made is not None:
+            self._keep(made)
 
     def begin(self) -> None:
         """Have the next step taken on a worker, unless one is under way."""
@@ -223,7 +244,8 @@ class SharedReader:
     def _take(self) -> KeptStep:
         reader = self._reader
         before = self.head
-        visible, counted = self._log.snapshot(), reader.counts
+        visible = self._log.snapshot()
+        counted = self._kept[-1].counts if self._kept else reader.counts
         step = reader.step(self.batch_bytes)
         after = None
         if not reader.between:
@@ -233,8 +255,10 @@ class SharedReader:
         cost = _STEP_COST + len(step.messages.payload) + 16 * step.messages.count
         return KeptStep(step, counted, reader.counts, reader.first_lsn, visible, after, cost)
 
-    def _is_little(self) -> bool:
-        """Say whether the event loop may read from where the reader found the log's end."""
+    def _is_little(self, limit_bytes: int) -> bool:
+        """Say whether the event loop may read from where the reader found the log's end: not more
+        than *limit_bytes* have come, in the same file.
+        """
         newest = self._kept[-1] if self._kept else None
         visible = self._log.snapshot()
         return (
@@ -245,7 +269,7 @@ class SharedReader:
             and newest.visible is not None
             and visible is not None
             and visible.segments[-1] is newest.visible.segments[-1]
-            and visible.end - newest.visible.end <= AT_ONCE_BYTES
+            and visible.end - newest.visible.end <= limit_bytes
         )
 
     # ---- what is kept

@@ -177,6 +177,11 @@ class SharedReaders:
         # To its end, also when the stream that was the last is cancelled.
         await asyncio.shield(asyncio.ensure_future(shared.close()))
 
+    def is_only(self, key: Hashable, shared: SharedReader) -> bool:
+        """Whether *shared* is the only reader of its kind."""
+        same = self._by_key.get(key, ())
+        return len(same) == 1 and same[0] is shared
+
     def find_ahead(
         self, key: Hashable | None, shared: SharedReader, number: int, after: Boundary | None
     ) -> SharedReader | None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spillway.plugins.messages import EncodedBatch
@@ -86,6 +85,38 @@ class SharedSteps:
                 await asyncio.wait([wait])
             else:
                 await self._shared.take()
+        kept = self.passed(kept)
+        if (
+            self._key is not None
+            and kept.step.exhausted
+            and self._place.number == self._shared.next
+        ):
+            await self._join()
+        return kept
+
+    def next_at_once(self, limit_bytes: int) -> KeptStep | None:
+        """Return the next step, which :meth:`passed` must be told of before anything else happens;
+        None if it has to be waited for, or is more than *limit_bytes* of the log.
+
+        Raises:
+            What the reader raises.
+        """
+        shared, number = self._shared, self._place.number
+        # With several readers one may be caught up with, or joined.
+        if not shared.at_end or (
+            self._key is not None and not self._readers.is_only(self._key, shared)
+        ):
+            return None
+        ahead = shared.next - number
+        if ahead:
+            return shared.kept(number) if ahead == 1 else None
+        return shared.make_at_once(limit_bytes)
+
+    def passed(self, kept: KeptStep) -> KeptStep:
+        """Account for *kept*, which the stream has from here on; return it with what goes with
+        it.
+        """
+        self._shared.keep_made()
         self._place.number += 1
         self._place.made += kept.cost
         if self._place.number < self._shared.next:
@@ -94,10 +125,8 @@ class SharedSteps:
         self._place.moved_s = self._loop.time()
         if self._key is None:
             self._shared.forget_before(self._place.number)
-            return kept
-        self._readers.look(self._key)
-        if kept.step.exhausted and self._place.number == self._shared.next:
-            await self._join()
+        else:
+            self._readers.look(self._key)
         return kept
 
     def _with_following(self, kept: KeptStep) -> KeptStep:
@@ -119,7 +148,7 @@ class SharedSteps:
         if last is kept:
             return kept
         messages = EncodedBatch.joined([step.messages for step in steps])
-        step = replace(last.step, messages=messages)
+        step = last.step._replace(messages=messages)
         return last._replace(step=step, counted=kept.counted, first_lsn=kept.first_lsn)
 
     def begin(self) -> None:

@@ -15,6 +15,18 @@ taken on the event loop, as long as it is little (AT_ONCE_BYTES of the log, in t
 read before) and the plugin is one of ours, which wait for nothing. Nothing is polled: the log's
 writer wakes the stream, once for however much it has published by the time the stream looks.
 
+A caller that can do with it what it does without waiting (:class:`~.model.LiveConsumer`) gets what
+comes live without being woken::
+
+    the log's writer ─ tells ─▶ the loop sleeps: borrow its turn, take the step, hand it over
+                                it does not:     it does the same as it comes to it
+                                more than a little, a backlog, a client that does not keep up:
+                                                 the caller's task is woken, as ever
+
+So a transaction that comes alone goes from the decoder's thread to the socket, without another
+thread. That thread decodes for all, so it does so for a few streams only (``LogReader.prefer``),
+and for BORROWED_BYTES of the log at most.
+
 Bound: two batches, the caller's and, unless that is larger than AHEAD_BYTES_MAX, the one ahead,
 beside what readers keep.
 """
@@ -26,20 +38,26 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from spillway.delivery.model import StreamBatch
+from spillway.delivery.shared_reader import AT_ONCE_BYTES
 from spillway.errors import InvalidRequest, SpillwayError
+from spillway.loop_turn import turn_of
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 
 if TYPE_CHECKING:
     from spillway.delivery.active_consumer import ActiveConsumer
     from spillway.delivery.decoded_database import DecodedDatabase
+    from spillway.delivery.model import LiveConsumer
     from spillway.delivery.reader import Step
+    from spillway.delivery.shared_reader import KeptStep
     from spillway.delivery.shared_steps import SharedSteps
     from spillway.delivery.slots import Slot
     from spillway.txlog.reader import Snapshot
 
 #: Behind a larger batch no step is taken ahead: a client that does not read would hold it, too.
 AHEAD_BYTES_MAX: Final = 2 << 20
+#: What another thread takes of the log in the loop's stead: a few small transactions.
+BORROWED_BYTES: Final = 8 * 1024
 
 _NOTHING: Final = EncodedBatch(b"", b"", b"", b"", 0)
 
@@ -70,6 +88,7 @@ class EngineStream:
         self._steps = steps
         self._peek = active is None
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
         #: what the caller may confirm: never what lies in a step ahead
         self._handed_out_lsn = begin
         # What was visible when the last step found the log's end; None while it did not.
@@ -79,23 +98,67 @@ class EngineStream:
         self._more = False
         self._waiter: asyncio.Future[bool] | None = None
         self._notified = False
+        # Who is given what comes while the caller waits.
+        self._live: LiveConsumer | None = None
         decoded.log.add_listener(self._notify)
         slot.add_listener(self._wake)
 
     def _notify(self) -> None:
         # From the decoder's thread. What is visible changed before, so one wake-up serves all until
         # it has run.
-        if not self._notified:
-            self._notified = True
-            # The loop may be gone when the service stops.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._wake)
+        if self._notified:
+            return
+        if self._live is not None and self._turn.borrow():
+            try:
+                is_served = self._serve(BORROWED_BYTES)
+            finally:
+                self._turn.give_back()
+            if is_served:
+                return
+        self._notified = True
+        # The loop may be gone when the service stops.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._notified = False
+        if not self._serve(AT_ONCE_BYTES):
+            self._wake()
 
     def _wake(self) -> None:
-        self._notified = False
         self._more = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
+
+    def _serve(self, limit_bytes: int) -> bool:
+        """Give what has come to who is given it at once; False when the caller is to look itself.
+
+        With the loop's turn, on whichever thread.
+        """
+        live, waiter = self._live, self._waiter
+        if live is None or waiter is None or waiter.done() or not live.is_ready():
+            return False
+        try:
+            self._slot.check_valid()
+            self._decoded.check_readable()
+            if self._end is None or self._end is self._decoded.log.snapshot():
+                return self._end is not None
+            kept = self._steps.next_at_once(limit_bytes)
+        except Exception:  # noqa: BLE001 - not this thread's: the caller looks, and is raised the same
+            return False
+        if kept is None:
+            return False
+        # First of all it is on its way; the accounts can wait as long as this thread has the turn.
+        step = kept.step
+        try:
+            if step.messages.count or step.messages.notices:
+                live.take(step.messages, Lsn(max(self._handed_out_lsn, step.confirm_lsn)))
+        except Exception as error:  # noqa: BLE001 - as above
+            waiter.set_exception(error)
+        finally:
+            self._taken(self._steps.passed(kept))
+            self._note_sent()
+        return waiter.done() or (step.exhausted and not step.reached_end)
 
     async def wanted(self) -> None:
         """Wait until the client is to be asked whether it is there; see the interface."""
@@ -109,8 +172,10 @@ class EngineStream:
         if self._active is not None:
             self._active.heard()
 
-    async def next_batch(self, timeout_s: float) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: LiveConsumer | None = None) -> StreamBatch:
         """Wait for messages; see the interface."""
+        if live is not None:
+            self._decoded.log.prefer(self._notify)
         deadline = self._loop.time() + timeout_s
         while True:
             self._slot.check_valid()
@@ -127,41 +192,47 @@ class EngineStream:
                     return self._batch(step.messages, final=step.reached_end)
             self._slot.check_valid()
             self._decoded.check_readable()
-            if not await self._wait(deadline):
+            if not await self._wait(deadline, live):
                 return self._batch(_NOTHING)
 
     async def _next_step(self) -> Step:
         """Take one step on and account for it."""
-        kept = await self._steps.step()
-        step = kept.step
-        self._handed_out_lsn = max(self._handed_out_lsn, step.confirm_lsn)
-        if not self._peek:
-            self._slot.count(kept.counts, kept.counted)
-        self._end = kept.visible if step.exhausted else None
+        step = self._taken(await self._steps.step())
         little = len(step.messages.payload) <= AHEAD_BYTES_MAX
         if step.messages.count and little and not step.exhausted and not step.reached_end:
             self._steps.begin()
         return step
 
-    async def _wait(self, deadline: float) -> bool:
-        """Wait until the log was written to; False at *deadline*."""
+    def _taken(self, kept: KeptStep) -> Step:
+        step = kept.step
+        self._handed_out_lsn = max(self._handed_out_lsn, step.confirm_lsn)
+        if not self._peek:
+            self._slot.count(kept.counts, kept.counted)
+        self._end = kept.visible if step.exhausted else None
+        return step
+
+    async def _wait(self, deadline: float, live: LiveConsumer | None) -> bool:
+        """Wait until the log was written to, and *live* was not given that; False at *deadline*."""
         if self._loop.time() >= deadline:
             return False
         if self._more:
             return True
         waiter: asyncio.Future[bool] = self._loop.create_future()
-        self._waiter = waiter
+        self._waiter, self._live = waiter, live
         timer = self._loop.call_at(deadline, _expire, waiter)
         try:
             return await waiter
         finally:
             timer.cancel()
-            self._waiter = None
+            self._waiter = self._live = None
+
+    def _note_sent(self) -> None:
+        if self._active is not None:
+            self._active.sent_lsn = Lsn(self._handed_out_lsn)
 
     def _batch(self, messages: EncodedBatch, *, final: bool = False) -> StreamBatch:
         confirm_lsn = self._handed_out_lsn
-        if self._active is not None:
-            self._active.sent_lsn = Lsn(confirm_lsn)
+        self._note_sent()
         first = int.from_bytes(messages.lsns[:8], "little") if messages.count else confirm_lsn
         return StreamBatch(
             messages=messages,

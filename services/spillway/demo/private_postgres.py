@@ -237,8 +237,12 @@ class PrivatePostgres:
             raise PrivatePostgresError("the server was not started")
         return self._process.pid
 
-    def initialise(self) -> None:
-        """Make the data directory, once; :meth:`start` does it when it is not there."""
+    def make_own_directory(self) -> None:
+        """Make what the data directory, the log and the settings are kept in, if it is not there.
+
+        Raises:
+            PrivatePostgresError: the servers' user can't reach it.
+        """
         account = server_account()
         self.directory.mkdir(parents=True, exist_ok=True)
         if account is not None:
@@ -248,6 +252,10 @@ class PrivatePostgres:
                     f"{self.directory} can't be reached by {account.name}, as whom PostgreSQL runs",
                     hint="Name a directory outside of root's home, or run as an ordinary user.",
                 )
+
+    def initialise(self) -> None:
+        """Make the data directory, once; :meth:`start` does it when it is not there."""
+        self.make_own_directory()
         arguments = [
             str(self.bin_directory / "initdb"),
             f"--pgdata={self.data_directory}",

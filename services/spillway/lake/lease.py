@@ -57,8 +57,15 @@ def is_held(lake: ObjectPath) -> bool:
 
 
 def holder(lake: ObjectPath) -> str | None:
-    """Return who holds *lake*, or did when it died; None: nobody."""
-    return lease.holder(_object(lake))
+    """Return who holds *lake*, or did when it died; None: nobody.
+
+    Raises:
+        LakeTableConflict: the lease is damaged.
+    """
+    try:
+        return lease.holder(_object(lake))
+    except LeaseUnreadable as error:
+        raise _damaged(error) from error
 
 
 @contextmanager
@@ -78,15 +85,17 @@ def held(lake: ObjectPath) -> Iterator[None]:
                 hint="Stop it first: one job a lake.",
             ) from by
         except LeaseUnreadable as error:
-            raise LakeTableConflict(
-                str(error), hint="It is damaged. Remove it when no job is at work."
-            ) from error
+            raise _damaged(error) from error
         _held[lake] = taken
         try:
             yield
         finally:
             del _held[lake]
             taken.release()
+
+
+def _damaged(error: LeaseUnreadable) -> LakeTableConflict:
+    return LakeTableConflict(str(error), hint="It is damaged. Remove it when no job is at work.")
 
 
 @contextmanager

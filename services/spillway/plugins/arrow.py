@@ -13,6 +13,9 @@ confirm is the stream's ``confirm_lsn``, never a message's lsn.
 A TRUNCATE is one row in each of its tables, all their columns null. Logical decoding messages have
 no table and are left out.
 
+With ``ddl``, what DDL did to a table is a message between those of the rows before and after it: one
+row of :data:`DDL_SCHEMA`, whose metadata has ``spillway.message`` = ``ddl``; see ``ddl_event``.
+
 Options, beside PostgreSQL's settings for values that are printed (TimeZone, bytea_output, …):
 
 ===============  =============  ===========================================================
@@ -22,6 +25,7 @@ numeric_as       decimal        text: every numeric column is utf8
 temporal_as      native         text: every date, time and timestamp column is utf8
 not_utf8         error          escape: bytes of text that are not UTF-8 are written as ``\xff``
 column_names     source         safe: all but letters, digits and underscores become underscores
+ddl              off            on: DDL comes as messages of its own
 ===============  =============  ===========================================================
 """
 
@@ -36,6 +40,7 @@ from spillway._kernels.encoders.arrow.encoder import Encoder, put_message
 from spillway.errors import InvalidOption
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_schema import CHANGE_FIELDS, OLD_KEY, SchemaOptions, plan_table
+from spillway.plugins.ddl_event import DdlEvents
 from spillway.plugins.interface import OutputPlugin
 
 if TYPE_CHECKING:
@@ -52,9 +57,21 @@ _BATCH_BYTES: Final = 1 << 20
 _BATCH_BYTES_MAX: Final = 1 << 28
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_ROWS_MAX: Final = 1 << 24
+#: What of a change's own columns a message of DDL has.
+_DDL_FIELDS: Final = ("_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_commit_time")
 #: The end of an IPC stream: continuation mark, length 0.
+#: Microseconds from 1970-01-01 to 2000-01-01.
+_EPOCH_US: Final = 946_684_800_000_000
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _EMPTY: Final = pa.py_buffer(b"")
+#: What a message of DDL looks like; its columns mean what a change's do, ``event`` is JSON.
+DDL_SCHEMA: Final = pa.schema(
+    [
+        *(field for field in CHANGE_FIELDS if field.name in _DDL_FIELDS),
+        pa.field("event", pa.utf8()),
+    ],
+    metadata={"spillway.message": "ddl"},
+)
 
 
 class ArrowPlugin(OutputPlugin):
@@ -82,16 +99,19 @@ class ArrowPlugin(OutputPlugin):
             safe_names=_choice(rest, "column_names", "source", "safe"),
             settings=settings,
         )
+        with_ddl = _choice(rest, "ddl", "off", "on")
         for option, value in rest.items():
             raise InvalidOption(
                 f'option "{option}" = "{value}" is unknown',
                 hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as, "
-                "not_utf8 and column_names.",
+                "not_utf8, column_names and ddl.",
                 option=option,
             )
         self._encoder = Encoder(
             settings, partial(plan_table, options=schema_options), batch_bytes, batch_rows
         )
+        self._encoder.schema_changes = with_ddl
+        self._ddl = DdlEvents(context.server_version_num, context.encoding)
 
     def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:  # noqa: ARG002
         """Start gathering a transaction."""
@@ -99,7 +119,7 @@ class ArrowPlugin(OutputPlugin):
 
     def changes(
         self,
-        header: TransactionHeader,  # noqa: ARG002
+        header: TransactionHeader,
         chunk: memoryview,
         relations: Mapping[int, RelationDescriptor],
         out: MessageBuffer,
@@ -113,7 +133,13 @@ class ArrowPlugin(OutputPlugin):
         offset, size = 0, len(chunk)
         while offset < size:
             offset = self._encoder.gather(chunk, offset, relations)
-            if self._encoder.full:
+            change = self._encoder.schema_change
+            if change is not None:
+                self._encoder.schema_change = None
+                # Rows of before are never behind it.
+                self._emit(out)
+                self._put_ddl(header, *change, out)
+            elif self._encoder.full:
                 self._emit(out)
 
     def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:  # noqa: ARG002
@@ -134,6 +160,23 @@ class ArrowPlugin(OutputPlugin):
 
     def resume(self, state: object) -> None:
         """Do nothing: there is no state."""
+
+    def _put_ddl(
+        self, header: TransactionHeader, lsn: int, content: bytes, out: MessageBuffer
+    ) -> None:
+        values = {
+            "_lsn": lsn,
+            "_commit_lsn": header.final_lsn,
+            "_commit_end_lsn": header.end_lsn,
+            "_xid": header.xid,
+            "_commit_time": header.commit_time + _EPOCH_US,
+            "event": self._ddl.text(content, header).decode(),
+        }
+        batch = pa.RecordBatch.from_pylist([values], schema=DDL_SCHEMA)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, DDL_SCHEMA) as writer:
+            writer.write_batch(batch)
+        put_message(out, lsn, header.xid, [sink.getvalue()])
 
     def _emit(self, out: MessageBuffer) -> None:
         tables = self._encoder.take()

@@ -145,7 +145,7 @@ class CallbackDriver(OutputPlugin):
             return
         prefix = "stream_" if header.kind is TransactionKind.STREAM else ""
         for action, flags, relation_id, xid, lsn, change in _split(chunk, header):
-            if action == change_format.INVALIDATION:
+            if action in (change_format.INVALIDATION, change_format.SCHEMA_CHANGE):
                 continue
             if (
                 self._filters_origins

@@ -15,7 +15,8 @@ Each major version of PostgreSQL has a pgoutput of its own; the source's decides
   option origin; 18 generated columns, and patience with a publication that is not there (yet).
 
 Beyond PostgreSQL's options, the session settings of ``pg/text_settings.py`` are options too: a slot
-has no session to take them from. ``spillway.all_tables`` stands for publications.
+has no session to take them from. ``spillway.all_tables`` stands for publications, and with
+``spillway.ddl`` DDL comes as logical messages (``ddl_event``), of every captured table.
 
 Source: src/backend/replication/pgoutput/pgoutput.c; src/backend/replication/logical/proto.c
 """
@@ -31,6 +32,7 @@ from spillway.decoding.transaction import TransactionKind
 from spillway.errors import NotCaptured, UnknownPublication
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import Since
+from spillway.plugins.ddl_event import PREFIX, DdlEvents
 from spillway.plugins.interface import NO_MESSAGE_LIMIT, OutputPlugin
 from spillway.plugins.messages import Notice
 from spillway.plugins.pgoutput_options import PgoutputOptions, StreamingMode, parse_options
@@ -82,6 +84,10 @@ class Pgoutput(OutputPlugin):
         self._encoder = Encoder(settings, self._rules, self._publications.invalidate, parsed.binary)
         self._encoder.messages = parsed.messages
         self._encoder.only_local = parsed.only_local
+        if parsed.ddl:
+            self._encoder.schema_message = self._ddl_message
+        self._ddl = DdlEvents(self._version, context.encoding)
+        self._header: TransactionHeader | None = None
         self._skip = False
         # Transactions in progress that the consumer was told of, where it is not told of all.
         self._begun: set[int] = set()
@@ -136,7 +142,7 @@ class Pgoutput(OutputPlugin):
                 PostgreSQL 18.
             ConflictingPublications: publications contradict each other about a table.
         """
-        del header
+        self._header = header
         self._out = out
         self._encoder.changes(chunk, relations, out)
 
@@ -337,6 +343,10 @@ class Pgoutput(OutputPlugin):
         return _string(data.decode(self._encoding, "surrogateescape"))
 
     # ---- what to publish
+
+    def _ddl_message(self, content: bytes) -> tuple[bytes, bytes]:
+        assert self._header is not None
+        return PREFIX, self._ddl.text(content, self._header)
 
     def _filtered(self, header: TransactionHeader) -> bool:
         """PostgreSQL's filter_by_origin callback."""

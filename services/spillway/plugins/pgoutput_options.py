@@ -3,9 +3,10 @@
 Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
-Two options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
-publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.only_local``
-is origin = none, which servers before 16 do not know, though their WAL says as much.
+Three options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
+publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks for
+events of DDL; ``spillway.origin`` is origin for every version, also those whose pgoutput has no such
+option.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -35,8 +36,8 @@ _UINT64_MAX: Final = (1 << 64) - 1
 _SPACE: Final = r"[ \t\n\v\f\r]*"
 _HINT: Final = "pgoutput needs proto_version and publication_names."
 ALL_TABLES: Final = "spillway.all_tables"
-ONLY_LOCAL: Final = "spillway.only_local"
-_OWN: Final = {ALL_TABLES: "all_tables", ONLY_LOCAL: "only_local"}
+DDL: Final = "spillway.ddl"
+ORIGIN: Final = "spillway.origin"
 
 
 class StreamingMode(enum.Enum):
@@ -62,6 +63,8 @@ class PgoutputOptions:
     only_local: bool = False
     #: every table, as a publication FOR ALL TABLES has them; without publication_names
     all_tables: bool = False
+    #: events of DDL, as logical messages
+    ddl: bool = False
 
 
 def parse_options(
@@ -99,10 +102,14 @@ def parse_options(
                 values[option] = _streaming(value, server_version_num)
             case "two_phase" if server_version_num >= Since.PGOUTPUT_TWO_PHASE:
                 values[option] = _boolean(option, value)
-            case "origin" if server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL:
+            case "origin" | "spillway.origin" if (
+                option == ORIGIN or server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL
+            ):
                 values["only_local"] = _origin(value)
-            case _ if option in _OWN:
-                values[_OWN[option]] = _boolean(option, value)
+            case _ if option == ALL_TABLES:
+                values["all_tables"] = _boolean(option, value)
+            case _ if option == DDL:
+                values["ddl"] = _boolean(option, value)
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",

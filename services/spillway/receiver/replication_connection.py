@@ -288,8 +288,11 @@ class ReplicationConnection:
 
     # -- streaming ----------------------------------------------------------------------------
 
-    def receive(self) -> memoryview | None:
-        """Return the next message of the stream, None when the socket has none ready. Never waits.
+    def receive(self, *, looks: bool = True) -> memoryview | None:
+        """Return the next message of the stream, None when there is none. Never waits.
+
+        Args:
+            looks: whether to look what the socket has ready when all that was read is handed out.
 
         Raises:
             EndOfStream: the server ended the stream.
@@ -298,7 +301,7 @@ class ReplicationConnection:
         """
         try:
             count, message = self._pgconn.get_copy_data(1)
-            if count == 0:
+            if count == 0 and looks:
                 self._pgconn.consume_input()
                 count, message = self._pgconn.get_copy_data(1)
         except psycopg.Error as error:

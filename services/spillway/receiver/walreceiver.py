@@ -96,6 +96,10 @@ log = logging.getLogger(__name__)
 _SYNC_BYTES_MAX: Final = 16 << 20
 #: A write of this size costs the interpreter's lock little; gathering it takes about a millisecond.
 _BATCH_BYTES: Final = 1 << 20
+#: WAL of a few small transactions.
+_LITTLE_BYTES: Final = 8 << 10
+#: How long what libpq has decrypted, and poll() does not see, may lie before it is looked for.
+_UNSEEN_S: Final = 0.001
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 30.0
 _SPACE_RETRY_MAX_S: Final = 5.0
@@ -133,6 +137,8 @@ class _Taken(NamedTuple):
     reply_requested: bool
     #: nothing more was ready
     drained: bool
+    #: it was more than a few small transactions
+    is_much: bool
 
 
 class WalReceiver:
@@ -359,11 +365,27 @@ class WalReceiver:
         status_at = 0.0  # the first one is due: the slot takes our position from it
         told_lsn = store.flushed_lsn
         reply_requested = asked = False
+        # Until then nothing is due, unless a sync has ended or the server asks.
+        calm_until = 0.0
         while True:
             self._syncs.check()
             taken = self._take(connection)
             reply_requested |= taken.reply_requested
             now = time.monotonic()
+            if now < calm_until and not reply_requested and store.flushed_lsn <= told_lsn:
+                # Who was woken by what was appended waits for the interpreter's lock: most of what
+                # follows is for others, and can wait a moment.
+                if taken.heard:
+                    heard_at, asked = now, False
+                    self.heard_at = datetime.now(UTC)
+                if taken.drained:
+                    connection.wait(calm_until - now)
+                    continue
+                if not taken.is_much:
+                    # Not to be drained first: most often nothing is there, and waiting lets go of
+                    # the lock at once.
+                    connection.wait(_UNSEEN_S)
+                    continue
             if taken.heard:
                 heard_at, asked = now, False
                 self.heard_at = datetime.now(UTC)
@@ -392,6 +414,7 @@ class WalReceiver:
             timeout_s = self._status_interval_s - (now - status_at)
             if unsynced_bytes > 0 and sync_wait_s > 0:
                 timeout_s = min(timeout_s, sync_wait_s)
+            calm_until = now + min(timeout_s, self._sync_delay_s)
             if taken.drained:
                 connection.wait(max(0.0, timeout_s))
             else:
@@ -401,16 +424,18 @@ class WalReceiver:
         """Append what the socket has ready, up to ``_BATCH_BYTES``.
 
         Messages are joined: every write lets go of the interpreter's lock, and beside busy threads
-        taking it again is what costs.
+        taking it again is what costs. When a little has come it is appended before anybody looks
+        for more: most often that was all, and somebody waits for it.
         """
         pieces: list[memoryview] = []
         start_lsn = next_lsn = 0
         heard = reply_requested = drained = False
         try:
             while next_lsn - start_lsn < _BATCH_BYTES:
-                message = connection.receive()
+                looks = not pieces or next_lsn - start_lsn > _LITTLE_BYTES
+                message = connection.receive(looks=looks)
                 if message is None:
-                    drained = True
+                    drained = looks
                     break
                 heard = True
                 self._retry_s = _RETRY_FIRST_S
@@ -438,7 +463,7 @@ class WalReceiver:
             if pieces:
                 data = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
                 self._append(connection, start_lsn, data)
-        return _Taken(heard, reply_requested, drained)
+        return _Taken(heard, reply_requested, drained, next_lsn - start_lsn > _LITTLE_BYTES)
 
     def _append(self, connection: ReplicationConnection, lsn: int, data: memoryview) -> None:
         """Append *data*, waiting for space if there is none.

@@ -489,6 +489,13 @@ class Engine:
                 await self._rows.alter(slot, **changes)
         return self._info(slot)
 
+    async def make_permanent(self, slot_name: str) -> SlotInfo:
+        """Have a temporary slot outlive its session; see the interface."""
+        slot = self._slot(slot_name)
+        if slot.row.temporary:
+            await self._rows.alter(slot, temporary=False)
+        return self._info(slot)
+
     # -- reading ------------------------------------------------------------------------------
 
     async def peek(

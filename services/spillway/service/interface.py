@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from spillway.delivery.model import LiveConsumer
     from spillway.pg.lsn import Lsn
     from spillway.receiver.checks import SourceFacts
     from spillway.service.model import (
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
 class SlotStream(Protocol):
     """A consumer's hold on a slot, from :meth:`EngineInterface.stream`."""
 
-    async def next_batch(self, timeout_s: float) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: LiveConsumer | None = None) -> StreamBatch:
         """Wait for messages; after *timeout_s* without any, return a batch with none (a keepalive).
+
+        While it waits, *live* may be given the batches that come, in their order, instead of the
+        caller; this goes on waiting then, for as long as it would have.
 
         A batch ends after about the stream's ``batch_bytes`` or as soon as nothing more is ready.
         Of a backlog one batch is made ahead, while the caller has this one, and no more. When the
@@ -219,6 +223,10 @@ class EngineInterface(Protocol):
 
         With *two_phase* what is prepared from where it stands on comes at PREPARE TRANSACTION.
         """
+        ...
+
+    async def make_permanent(self, slot_name: str) -> SlotInfo:
+        """Have a temporary slot outlive its session, and the service; whoever has it keeps it."""
         ...
 
     async def lag_seconds(self, slot_name: str) -> float | None:

@@ -8,6 +8,7 @@ float64: exact up to 2**53, 8 PiB of WAL.)
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -24,6 +25,9 @@ from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 from spillway.tls import ServerCertificate
 
 router = APIRouter(include_in_schema=False)
+
+#: series that a subscription has at most of what is told table by table
+TABLES_MAX: Final = 100
 
 
 @router.get("/metrics")
@@ -311,12 +315,58 @@ class _SubscriptionStates(Collector):
             "Conflicts by kind (confl_… of pg_stat_subscription_stats).",
             (*labels, "kind"),
             (
-                ((*where, name.removeprefix("confl_")), _count(count))
+                ((*where, kind), float(count))
                 for where, s in found
-                for name, count in sorted(s.stats.items())
-                if name.startswith("confl_")
+                for kind, count in s.conflicts.by_kind.items()
             ),
         )
+        yield _family(
+            "spillway_subscription_conflicts_missed",
+            "Conflicts that were overwritten in the program's log before they were read: in no "
+            "count.",
+            labels,
+            ((where, float(s.conflicts.missed)) for where, s in found if s.conflicts.total),
+        )
+        yield from self._collect_tables(labels, found)
+
+    def _collect_tables(
+        self, labels: Sequence[str], found: Sequence[tuple[Sequence[str], SubscriptionInfo]]
+    ) -> Iterator[Metric]:
+        """Of the tables with the most; the rest is one series whose table is empty."""
+        yield _family(
+            "spillway_subscription_table_conflicts",
+            f"Conflicts by table of the target and kind, of the {TABLES_MAX} that have the most; "
+            'of the others together as table "".',
+            (*labels, "table", "kind"),
+            (
+                ((*where, *which), count)
+                for where, s in found
+                for which, count in _most(s.conflicts.counts).items()
+            ),
+        )
+        yield _family(
+            "spillway_subscription_table_changes",
+            "Changes that are durable in the target by table of the source, of the "
+            f'{TABLES_MAX} that have the most; of the others together as table "".',
+            (*labels, "table"),
+            (
+                ((*where, table), count)
+                for where, s in found
+                for (table,), count in _most(
+                    {(t.table,): t.changes for t in s.table_states}
+                ).items()
+            ),
+        )
+
+
+def _most(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
+    """Return the greatest counts, and the sum of the others for a table without a name."""
+    order = sorted(counts, key=lambda which: (-counts[which], which))
+    found = {which: float(counts[which]) for which in order[:TABLES_MAX]}
+    for which in order[TABLES_MAX:]:
+        rest = ("", *which[1:])
+        found[rest] = found.get(rest, 0.0) + counts[which]
+    return found
 
 
 def _family(

@@ -147,19 +147,29 @@ class Lease:
             data, tag = self._object.read_with_tag()
         except FileNotFoundError:
             return None, {}
-        try:
-            return tag, dict(json.loads(data))
-        except (ValueError, TypeError) as error:
-            raise LeaseUnreadable(f"{self._object} can't be read: {error}") from error
+        return tag, _value_of(self._object, data)
 
 
 def holder(where: ObjectPath) -> str | None:
-    """Return who holds the lease in an object, or did when it died; None: nobody."""
+    """Return who holds the lease in an object, or did when it died; None: nobody.
+
+    Raises:
+        LeaseUnreadable: the object is something else.
+        LakeError: the store failed.
+    """
     try:
-        value = json.loads(where.read_text())
+        data, _ = where.read_with_tag()
     except FileNotFoundError:
         return None
+    value = _value_of(where, data)
     return _told(value) if value.get("owner") else None
+
+
+def _value_of(where: ObjectPath, data: bytes) -> dict[str, Any]:
+    try:
+        return dict(json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise LeaseUnreadable(f"{where} can't be read: {error}") from error
 
 
 def _told(value: dict[str, Any]) -> str:

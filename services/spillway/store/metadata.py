@@ -25,6 +25,7 @@ from spillway.errors import (
     UnknownSource,
     UnknownSubscription,
 )
+from spillway.store.conflicts import ConflictTable
 from spillway.store.database import ConstraintViolation, Database
 from spillway.store.fencing import check_fence
 from spillway.store.rows import SourceRow, SubscriptionRow
@@ -57,6 +58,7 @@ class MetadataStore:
         self._database = Database(url, make_room)
         self.slots = SlotTable(self._database)
         self.users = UserTable(self._database)
+        self.conflicts = ConflictTable(self._database)
 
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,6 +111,49 @@ class SubscriptionRow:
     error_code: str | None = None
     hint: str | None = None
     created_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True)
+class MetConflict:
+    """A conflict, as a subscription's program wrote it down."""
+
+    #: which log of a program it is in; "" for one of a release that had no numbers
+    log: str
+    #: in that log, from 1; 0 where there are none
+    position: int
+    #: ``id``, ``kind``, ``schema``, ``table`` and whatever else is known of it
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictTotals:
+    """How many conflicts a subscription met; one that is tried again counts once."""
+
+    #: by (``schema.table`` on the target, kind); "" for the tables beyond those that are counted
+    #: one by one
+    counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    #: of which each is kept
+    kept: int = 0
+    #: that were overwritten in the program's log before they could be taken in: in no count
+    missed: int = 0
+
+    @property
+    def total(self) -> int:
+        """All that were counted."""
+        return sum(self.counts.values())
+
+    @property
+    def dropped(self) -> int:
+        """That were counted and are kept no more, since they are the oldest."""
+        return max(0, self.total - self.kept)
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Counts by kind."""
+        found: dict[str, int] = {}
+        for (_, kind), count in sorted(self.counts.items()):
+            found[kind] = found.get(kind, 0) + count
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

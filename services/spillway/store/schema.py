@@ -30,6 +30,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    UniqueConstraint,
     false,
     text,
 )
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0006_users"
+REVISION: Final = "0007_conflicts"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -210,4 +211,47 @@ USERS: Final = Table(
     Column("manage_slots", Boolean, nullable=False),
     Column("run_sql", Boolean, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+)
+
+
+def _subscription() -> Column[str]:
+    # They go with it, also when the previous release removes it.
+    target = ForeignKey("subscriptions.name", ondelete="CASCADE")
+    return Column("subscription", String(63), target, primary_key=True)
+
+
+#: The last conflicts of subscriptions, numbered in the order in which they were taken in.
+CONFLICTS: Final = Table(
+    "conflicts",
+    METADATA,
+    _subscription(),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # The same whenever its transaction is tried again.
+    Column("conflict_id", String(200), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("table_name", Text, nullable=False),
+    # Of the document, in characters.
+    Column("size", Integer, nullable=False),
+    Column("document", JSON, nullable=False),
+    UniqueConstraint("subscription", "conflict_id"),
+)
+
+#: How many there were of each kind and table, also of those that are kept no more.
+CONFLICT_COUNTS: Final = Table(
+    "conflict_counts",
+    METADATA,
+    _subscription(),
+    Column("table_name", String(200), primary_key=True),
+    Column("kind", String(64), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+)
+
+#: Up to where each log of a program was taken in, and how many of its conflicts never were.
+CONFLICT_LOGS: Final = Table(
+    "conflict_logs",
+    METADATA,
+    _subscription(),
+    Column("log", String(64), primary_key=True),
+    Column("position", BigInteger, nullable=False),
+    Column("missed", BigInteger, nullable=False),
 )

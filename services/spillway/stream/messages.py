@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from spillway.declarations.slot_columns import SLOT_COLUMNS, PgType, SlotColumn
+from spillway.pg.lsn import Lsn
 from spillway.v1 import slots_pb2, subscriptions_pb2
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
         SourceInfo,
         TableInfo,
     )
-    from spillway.subscriber.model import SubscriptionInfo
+    from spillway.subscriber.model import SubscriptionInfo, TableState
+    from spillway.subscriber.stats import SubscriptionStats
 
 
 def source_message(source: SourceInfo) -> slots_pb2.Source:
@@ -230,22 +233,45 @@ def subscription_message(subscription: SubscriptionInfo) -> subscriptions_pb2.Su
         rows=subscription.rows,
         restarts=subscription.restarts,
         pid=subscription.pid,
-        table_states=[
-            subscriptions_pb2.SubscribedTable(
-                table=table.table,
-                state=table.state,
-                changes=table.changes,
-                bytes_copied=table.bytes_copied,
-                bytes_total=table.bytes_total,
-                reason=table.reason,
-            )
-            for table in subscription.table_states
-        ],
+        table_states=[_table_message(table) for table in subscription.table_states],
+        told_at=_timestamp(subscription.told_at),
         created_at=_timestamp(subscription.created_at),
     )
     target: dict[str, Any] = dict(subscription.target)
     message.target.update(target)
     return message
+
+
+def subscription_stats_message(stats: SubscriptionStats) -> subscriptions_pb2.SubscriptionStats:
+    """Make a SubscriptionStats."""
+    forms: dict[str, Callable[[Any], Any]] = {
+        "tables": lambda tables: map(_table_message, tables),
+        "table_conflicts": lambda found: [
+            subscriptions_pb2.TableConflicts(table=one.table, kind=one.kind, count=one.count)
+            for one in found
+        ],
+        **dict.fromkeys(_STATS_LSNS, lambda text: Lsn.parse(text) if text else 0),
+        **dict.fromkeys(_STATS_TIMES, _timestamp),
+    }
+    values = {field.name: getattr(stats, field.name) for field in fields(stats)}
+    formed = {name: forms[name](v) if name in forms else v for name, v in values.items()}
+    return subscriptions_pb2.SubscriptionStats(**formed)
+
+
+def _table_message(table: TableState) -> subscriptions_pb2.SubscribedTable:
+    return subscriptions_pb2.SubscribedTable(
+        table=table.table,
+        state=table.state,
+        changes=table.changes,
+        bytes_copied=table.bytes_copied,
+        bytes_total=table.bytes_total,
+        reason=table.reason,
+        sync_state=table.sync_state,
+        written_alone=table.written_alone,
+        changes_per_second=table.changes_per_second,
+        bytes_per_second=table.bytes_per_second,
+        seconds_left=table.seconds_left,
+    )
 
 
 def _names(names: Sequence[str] | None) -> subscriptions_pb2.Names | None:
@@ -260,6 +286,10 @@ def _timestamp(moment: datetime | None) -> Timestamp | None:
     return timestamp
 
 
+_STATS_LSNS: Final = ("received_lsn", "latest_end_lsn", "applied_lsn", "flushed_lsn")
+_STATS_TIMES: Final = (
+    "last_msg_send_time", "last_msg_receipt_time", "latest_end_time", "told_at",
+)  # fmt: skip
 #: What can't be absent in a message has these for null.
 _ZEROS: Final[dict[PgType, object]] = {
     "name": "", "text": "", "bool": False, "int4": 0, "int8": 0, "oid": 0, "xid": 0, "pg_lsn": 0,

@@ -10,9 +10,10 @@ from google.protobuf.json_format import MessageToDict
 
 from spillway.errors import InvalidRequest
 from spillway.pg.lsn import Lsn
-from spillway.stream.messages import subscription_message
+from spillway.stream.messages import subscription_message, subscription_stats_message
 from spillway.stream.status import errors_as_statuses
 from spillway.subscriber.model import SubscriptionSpec
+from spillway.subscriber.stats import stats_of
 from spillway.v1 import subscriptions_pb2 as pb
 from spillway.v1 import subscriptions_pb2_grpc
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 SERVICE_NAME: Final = "spillway.v1.SubscriptionService"
 
 _LOG_LINES_DEFAULT: Final = 100
+_CONFLICTS_DEFAULT: Final = 100
+#: of conflicts, in one message; one is 64 kB at most
+_PART_BYTES: Final = 1 << 20
 _ORIGINS: Final = ("any", "none")
 _STREAMING: Final = ("off", "on", "parallel")
 
@@ -131,6 +135,34 @@ class SubscriptionService(subscriptions_pb2_grpc.SubscriptionServiceServicer):
     ) -> pb.SubscriptionLog:
         lines = await self._subscriptions.log(request.name, request.lines or _LOG_LINES_DEFAULT)
         return pb.SubscriptionLog(name=request.name, lines=lines)
+
+    @errors_as_statuses
+    async def GetSubscriptionStats(
+        self, request: pb.GetSubscriptionStatsRequest, context: Any
+    ) -> pb.SubscriptionStats:
+        return subscription_stats_message(stats_of(await self._subscriptions.get(request.name)))
+
+    @errors_as_statuses
+    async def GetSubscriptionConflicts(
+        self, request: pb.GetSubscriptionConflictsRequest, context: Any
+    ) -> None:
+        found = await self._subscriptions.conflicts(
+            request.name,
+            request.limit or _CONFLICTS_DEFAULT,
+            kind=request.kind or None,
+            table=request.table or None,
+        )
+        part = pb.SubscriptionConflicts(name=request.name)
+        size = 0
+        for one in found:
+            part.conflicts.add().update(one)
+            size += part.conflicts[-1].ByteSize()
+            if size >= _PART_BYTES:
+                await context.write(part)
+                part, size = pb.SubscriptionConflicts(name=request.name), 0
+        totals = (await self._subscriptions.get(request.name)).conflicts
+        part.kept, part.dropped, part.missed = totals.kept, totals.dropped, totals.missed
+        await context.write(part)
 
 
 def _plain(target: Struct) -> dict[str, object]:

@@ -25,6 +25,17 @@ class SubscriptionInterface(Protocol):
         """
         ...
 
+    async def check(self, spec: SubscriptionSpec) -> list[str]:
+        """Look whether :meth:`create` could go on, at the target too; nothing is made.
+
+        Returns:
+            what is good to know and in nobody's way.
+
+        Raises:
+            SpillwayError: what is in the way.
+        """
+        ...
+
     async def list_all(self) -> list[SubscriptionInfo]: ...
     async def get(self, name: str) -> SubscriptionInfo: ...
 
@@ -76,6 +87,23 @@ class SubscriptionInterface(Protocol):
         """Return the last *lines* of what its programs printed."""
         ...
 
-    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
-        """Return the last conflicts that its programs met, the newest first; at most *limit*."""
+    async def conflicts(
+        self, name: str, limit: int, *, kind: str | None = None, table: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the last conflicts that its programs met, the newest first; at most *limit*.
+
+        Args:
+            name: the subscription.
+            limit: how many.
+            kind: only those of this kind.
+            table: only those of this one, ``schema.table`` as on the target.
+        """
+        ...
+
+    async def conflict(self, name: str, conflict_id: str) -> dict[str, Any]:
+        """Return one conflict.
+
+        Raises:
+            UnknownConflict: it is not, or no longer, kept.
+        """
         ...

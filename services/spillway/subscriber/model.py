@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from spillway.store.rows import ConflictTotals
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -73,8 +75,25 @@ class TableState:
     #: of its heap, while it is copied and after
     bytes_copied: int | None = None
     bytes_total: int | None = None
-    #: why it is in quarantine
+    #: why it is in quarantine, or is not copied yet
     reason: str | None = None
+    #: of a PostgreSQL: pg_subscription_rel's, ``i``, ``d``, ``f``, ``s`` or ``r``
+    sync_state: str | None = None
+    #: of a PostgreSQL: why its changes are written one by one; None when they are not
+    written_alone: str | None = None
+    #: over the last seconds; None while that is not known: no program runs, or one has just begun
+    changes_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest of its copy takes at that rate; None when nobody knows."""
+        if self.state != "copying" or not self.bytes_per_second:
+            return None
+        if self.bytes_copied is None or self.bytes_total is None:
+            return None
+        # The heap's size is a guess of what COPY sends.
+        return max(0, self.bytes_total - self.bytes_copied) / self.bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +131,7 @@ class SubscriptionInfo:
     #: what its program has beside that, by name; of a PostgreSQL, the columns of
     #: pg_stat_subscription and pg_stat_subscription_stats
     stats: Mapping[str, object] = field(default_factory=dict)
+    #: that its programs met
+    conflicts: ConflictTotals = field(default_factory=ConflictTotals)
+    #: when its program last told of itself: of then tables and stats are; None: never
+    told_at: datetime | None = None

@@ -114,13 +114,15 @@ class PostgresTarget(TargetKind):
         return given
 
     def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
-        """Refuse parts of transactions: the service gives whole ones, and large ones in pieces."""
+        """Refuse to keep parts of transactions until they are committed: the service does that."""
         del only_local
-        if spec.streaming != "off":
+        if spec.streaming == "on":
             raise UnsupportedFeature(
-                f'transactions in progress are not applied: streaming is "{spec.streaming}"',
-                hint='Leave streaming out, or give "off": a large transaction is applied piece by '
-                "piece when it is committed, in bounded memory.",
+                "transactions in progress are not kept on this side until they are committed: "
+                'streaming is "on"',
+                hint='Give "parallel", to have them applied while they are in progress; or leave '
+                'streaming out, or give "off": a large transaction is applied piece by piece when '
+                "it is committed, in bounded memory.",
                 field="streaming",
             )
 
@@ -188,6 +190,8 @@ def _program(command: str, plan: RunPlan, *more: str) -> Program:
         words += [f"--table={name}" for name in plan.tables or ()]
     if plan.two_phase:
         words.append("--two-phase")
+    if plan.streaming == "parallel":
+        words.append("--streaming")
     if plan.origin == "none":
         words.append("--only-local")
     if plan.skip_lsn is not None:

@@ -7,7 +7,8 @@ known is still known when either side has died. ::
     {"run": the run's token (SPILLWAY_SUBSCRIPTION_RUN), "begun": true once it follows its slot,
      "changes": durable in the target, of this run and those before it,
      "tables": {"schema.table": {"state": "waiting" | "copying" | "ready" | "quarantined",
-                                 "changes": n, "bytes_copied": n | null, "bytes_total": n | null, "reason": text | null}},
+                                 "changes": n, "bytes_copied": n | null, "bytes_total": n | null, "reason": text | null,
+                                 "sync_state": text | null, "written_alone": text | null}},
      "stats": what its kind has beside that, by name,
      "error": {"code", "message", "hint"} | null}
 
@@ -17,7 +18,9 @@ Whatever can't be read counts as nothing said: the program may be of another rel
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.subscriber.model import Failure, TableState
@@ -41,6 +44,8 @@ class RunStatus:
     tables: tuple[TableState, ...] = ()
     stats: Mapping[str, Any] = field(default_factory=dict)
     error: Failure | None = None
+    #: when it was written
+    told_at: datetime | None = field(default=None, compare=False)
 
     @property
     def is_copying(self) -> bool:
@@ -62,6 +67,7 @@ class RunStatus:
         """Read it; None when it says nothing. Blocks."""
         try:
             with (directory / FILE).open("rb") as file:
+                told_at = datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
                 value = json.loads(file.read(_BYTES_MAX))
             return cls(
                 run=str(value["run"]),
@@ -70,6 +76,7 @@ class RunStatus:
                 tables=tuple(_table(name, told) for name, told in sorted(value["tables"].items())),
                 stats=dict(value.get("stats") or {}),
                 error=_failure(value["error"]),
+                told_at=told_at,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -82,12 +89,18 @@ def _table(name: str, told: dict[str, Any]) -> TableState:
         changes=int(told["changes"]),
         bytes_copied=_number(told["bytes_copied"]),
         bytes_total=_number(told["bytes_total"]),
-        reason=None if told["reason"] is None else str(told["reason"]),
+        reason=_text(told["reason"]),
+        sync_state=_text(told.get("sync_state")),
+        written_alone=_text(told.get("written_alone")),
     )
 
 
 def _number(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _failure(told: dict[str, Any] | None) -> Failure | None:

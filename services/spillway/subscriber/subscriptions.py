@@ -41,13 +41,13 @@ from spillway.errors import (
     LsnNotRetained,
     SlotInvalidated,
     SpillwayError,
+    UnknownConflict,
     UnknownSlot,
     UnknownSubscription,
 )
 from spillway.service.model import SlotSpec
 from spillway.store.leases import held_by_another
-from spillway.store.rows import SubscriptionRow
-from spillway.subscriber.conflict_file import read_conflicts
+from spillway.store.rows import ConflictTotals, SubscriptionRow
 from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.selection import check_selection, resolve
 from spillway.subscriber.supervisor import Service, Supervisor
@@ -116,6 +116,8 @@ class Subscriptions:
         for name, supervisor in tuple(self._supervisors.items()):
             if not supervisor.row.enabled:
                 await supervisor.clear()
+            # What was met last, should an earlier process have died before it took that in.
+            await self._take_conflicts(supervisor)
             await self._settle(name)
         self._keeping = asyncio.create_task(self._keep_up(), name="spillway-subscriptions")
 
@@ -169,11 +171,13 @@ class Subscriptions:
         """
         takings, known = self._takings, dict(self._supervisors)
         stored = {r.name: r for r in await self._metadata.list_subscriptions() if wanted(r.source)}
+        totals = await self._metadata.conflicts.totals()
         new: dict[str, Supervisor] = {}
         for name, row in stored.items():
             before = known.get(name)
             if before is None or before.row.created_at != row.created_at:
                 new[name] = self._new(row)
+                new[name].conflicts = totals.get(name, ConflictTotals())
                 if before is None:
                     await new[name].load()
         # From here on nothing waits: whoever took the lease may write next.
@@ -186,6 +190,7 @@ class Subscriptions:
                 continue
             if supervisor is not None and name in stored and name not in new:
                 supervisor.row = stored[name]
+                supervisor.conflicts = totals.get(name, ConflictTotals())
                 continue
             if supervisor is not None and (name in new or wanted(supervisor.row.source)):
                 del self._supervisors[name]
@@ -238,23 +243,12 @@ class Subscriptions:
             SpillwayError: whatever creating the slot, and looking tables up, raises; then nothing
                 is left of it.
         """
-        if not _NAME.fullmatch(spec.name):
-            raise InvalidRequest(
-                f"invalid subscription name {spec.name!r}",
-                hint="1 to 63 of: lower case letters, numbers, and the underscore.",
-                field="name",
-            )
-        kind = target_kind(spec.target.get("kind"))
-        spec = replace(spec, target=kind.check(spec.target), slot=spec.slot or spec.name)
-        check_selection(spec.tables, spec.publications)
-        source = await self._engine.get_source(spec.source)
-        kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
+        spec, kind = await self._checked(spec)
         async with self._lock(spec.name):
             fence = self._fence(spec.source)
             self._check_free(spec, kind)
             await self._clear_gone(spec.name)
-            values = {field.name: getattr(spec, field.name) for field in fields(SubscriptionSpec)}
-            row = await self._metadata.add_subscription(SubscriptionRow(**values), fence=fence)
+            row = await self._metadata.add_subscription(_row(spec), fence=fence)
             supervisor = self._supervise(row)
             made = False
             try:
@@ -269,6 +263,32 @@ class Subscriptions:
                 raise
             self._start(supervisor)
             return await self._info(supervisor)
+
+    async def check(self, spec: SubscriptionSpec) -> list[str]:
+        """Look whether it could be created, with its target; nothing is made, no slot either."""
+        spec, kind = await self._checked(spec)
+        self._fence(spec.source)
+        self._check_free(spec, kind)
+        row = _row(spec)
+        row = replace(row, resolved_tables=await resolve(self._engine, row, kind))
+        await self._check_readable(row)
+        # It is in no list: nobody finds it, and it writes no file.
+        return await self._check_target(self._new(row))
+
+    async def _checked(self, spec: SubscriptionSpec) -> tuple[SubscriptionSpec, TargetKind]:
+        """Check what can be said without making anything; return what is meant, and its kind."""
+        if not _NAME.fullmatch(spec.name):
+            raise InvalidRequest(
+                f"invalid subscription name {spec.name!r}",
+                hint="1 to 63 of: lower case letters, numbers, and the underscore.",
+                field="name",
+            )
+        kind = target_kind(spec.target.get("kind"))
+        spec = replace(spec, target=kind.check(spec.target), slot=spec.slot or spec.name)
+        check_selection(spec.tables, spec.publications)
+        source = await self._engine.get_source(spec.source)
+        kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
+        return spec, kind
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> SubscriptionInfo:
         """Change what can change in place; see the interface."""
@@ -385,14 +405,30 @@ class Subscriptions:
             )
         return await asyncio.to_thread(self._supervisor(name).log.tail, lines)
 
-    async def conflicts(self, name: str, limit: int) -> list[dict[str, Any]]:
+    async def conflicts(
+        self, name: str, limit: int, *, kind: str | None = None, table: str | None = None
+    ) -> list[dict[str, Any]]:
         """Return the last conflicts that its programs met, the newest first."""
         if not 0 <= limit <= _CONFLICTS_MAX:
             raise InvalidRequest(
                 f"limit is {limit}", hint=f"Ask for 0 to {_CONFLICTS_MAX}.", field="limit"
             )
-        path = self._supervisor(name).conflicts_file
-        return (await asyncio.to_thread(read_conflicts, path))[: -limit - 1 : -1]
+        await self._take_conflicts(self._supervisor(name))
+        return await self._metadata.conflicts.last(name, limit, kind=kind, table=table)
+
+    async def conflict(self, name: str, conflict_id: str) -> dict[str, Any]:
+        """Return one conflict."""
+        await self._take_conflicts(self._supervisor(name))
+        found = await self._metadata.conflicts.get(name, conflict_id)
+        if found is None:
+            raise unknown_conflict(name, conflict_id)
+        return found
+
+    async def _take_conflicts(self, supervisor: Supervisor) -> None:
+        """Store what its program wrote down and nobody took in: it may not run any more."""
+        fence = self._engine.fence(supervisor.row.source)
+        if fence is not None:
+            await supervisor.take_conflicts(self._metadata, fence)
 
     async def _info(self, supervisor: Supervisor) -> SubscriptionInfo:
         row, status = supervisor.row, supervisor.status
@@ -404,6 +440,7 @@ class Subscriptions:
         except SpillwayError as error:
             # It has a state and a reason all the same.
             log.debug('slot "%s": %s', row.slot, error)
+        counts = {f"confl_{kind}": n for kind, n in supervisor.conflicts.by_kind.items()}
         return SubscriptionInfo(
             name=row.name,
             source=row.source,
@@ -427,7 +464,9 @@ class Subscriptions:
             restarts=row.restarts,
             pid=supervisor.pid,
             table_states=status.tables,
-            stats=status.stats,
+            stats={**status.stats, **counts},
+            conflicts=supervisor.conflicts,
+            told_at=status.told_at,
             created_at=row.created_at,
         )
 
@@ -475,18 +514,17 @@ class Subscriptions:
         wanted = None if tables is None else [name for name in tables if name not in had]
         await self._engine.check_readable(row.source, row.database, wanted)
 
-    async def _check_target(self, supervisor: Supervisor) -> None:
-        """Have its target looked at before a program fills it.
+    async def _check_target(self, supervisor: Supervisor) -> list[str]:
+        """Have its target looked at before a program fills it; return what that says.
 
         Raises:
             SpillwayError: what is missing there.
         """
         if self._service is None:
-            return
+            return []
         plan = supervisor.plan(self._service)
         program = target_kind(supervisor.row.target.get("kind")).check_program(plan)
-        if program is not None:
-            await supervisor.run_briefly(self._service, program)
+        return [] if program is None else await supervisor.run_briefly(self._service, program)
 
     async def _clear_target(self, supervisor: Supervisor) -> None:
         """Have what it keeps on its target removed; a target that is gone keeps nobody from being
@@ -719,6 +757,21 @@ def check_unused(source: str, held: Sequence[str]) -> None:
             source=source,
             subscriptions=sorted(held),
         )
+
+
+def _row(spec: SubscriptionSpec) -> SubscriptionRow:
+    values = {field.name: getattr(spec, field.name) for field in fields(SubscriptionSpec)}
+    return SubscriptionRow(**values)
+
+
+def unknown_conflict(name: str, conflict_id: str) -> UnknownConflict:
+    """Make the error for a conflict that subscription *name* does not keep."""
+    return UnknownConflict(
+        f'subscription "{name}" keeps no conflict {conflict_id!r}',
+        hint=f"The last ones are kept: spillway subscription conflicts {name}",
+        subscription=name,
+        conflict=conflict_id,
+    )
 
 
 def _shown(target: Mapping[str, Any]) -> Mapping[str, Any]:

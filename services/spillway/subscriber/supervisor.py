@@ -36,7 +36,7 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spillway.caller import SUBSCRIPTION_VARIABLE
@@ -47,8 +47,10 @@ from spillway.errors import (
     SubscriptionFailed,
     remote_error,
 )
+from spillway.store.rows import ConflictTotals
 from spillway.subscriber.backoff import Backoff
 from spillway.subscriber.conflict_file import FILE as CONFLICTS_FILE
+from spillway.subscriber.conflict_file import ConflictReader
 from spillway.subscriber.model import Failure, SubscriptionState
 from spillway.subscriber.run_log import RunLog
 from spillway.subscriber.run_processes import (
@@ -59,6 +61,7 @@ from spillway.subscriber.run_processes import (
 )
 from spillway.subscriber.run_start import LOCKED
 from spillway.subscriber.run_status import FILE, RunStatus
+from spillway.subscriber.table_rates import TableRates
 from spillway.subscriber.targets import Program, RunPlan, target_kind
 
 if TYPE_CHECKING:
@@ -113,6 +116,8 @@ class Supervisor:
         #: as it is stored
         self.row = row
         self.status = RunStatus()
+        #: as they are stored
+        self.conflicts = ConflictTotals()
         self.log = RunLog(directory)
         self.pid: int | None = None
         self._directory = directory
@@ -123,11 +128,9 @@ class Supervisor:
         self._well_since: float | None = None
         #: that the program was started with
         self._tables: Sequence[str] | None = None
-
-    @property
-    def conflicts_file(self) -> Path:
-        """Where its program writes conflicts down."""
-        return self._directory / CONFLICTS_FILE
+        self._rates = TableRates()
+        self._met = ConflictReader(directory / CONFLICTS_FILE)
+        self._taking = asyncio.Lock()
 
     @property
     def state(self) -> SubscriptionState:
@@ -152,6 +155,27 @@ class Supervisor:
         """Learn what the last program told."""
         told = await asyncio.to_thread(RunStatus.load, self._directory)
         self.status = told or RunStatus()
+
+    async def take_conflicts(self, metadata: MetadataStore, fence: Fence) -> None:
+        """Put the conflicts that its program wrote down into the metadata store.
+
+        What can't be stored stays in the file, and is tried again at the next look.
+        """
+        async with self._taking:
+            reading = await asyncio.to_thread(self._met.read)
+            if not reading.met:
+                self._met.taken(reading)
+                return
+            try:
+                self.conflicts = await metadata.conflicts.add(
+                    self.row.name, reading.met, fence=fence
+                )
+            except SpillwayError as error:
+                log.warning(
+                    'conflicts of subscription "%s" are not stored yet: %s', self.row.name, error
+                )
+                return
+            self._met.taken(reading)
 
     def start(self, service: Service) -> None:
         """Begin to keep a program running."""
@@ -220,6 +244,13 @@ class Supervisor:
             finally:
                 self._follows = False
                 self.pid = None
+                self._rates.forget()
+                # Nothing moves that nobody moves.
+                still = [
+                    replace(table, changes_per_second=None, bytes_per_second=None)
+                    for table in self.status.tables
+                ]
+                self.status = replace(self.status, tables=tuple(still))
             well_s = 0.0 if self._well_since is None else time.monotonic() - self._well_since
             await self._note_failure(service, fence, reason)
             await self._wait(backoff.failed(well_s))
@@ -315,6 +346,7 @@ class Supervisor:
             copy_data=row.copy_data and row.phase != "copied",
             copies=row.copy_data,
             origin=row.origin,
+            streaming=row.streaming,
             two_phase=row.two_phase,
             created_us=round(row.created_at.timestamp() * 1e6),
             skip_lsn=row.skip_lsn,
@@ -326,8 +358,8 @@ class Supervisor:
     def _program(self, service: Service) -> Program:
         return target_kind(self.row.target.get("kind")).program(self.plan(service))
 
-    async def run_briefly(self, service: Service, program: Program) -> None:
-        """Run a program that ends by itself, beside what keeps running.
+    async def run_briefly(self, service: Service, program: Program) -> list[str]:
+        """Run a program that ends by itself, beside what keeps running; return what it printed.
 
         Raises:
             SpillwayError: it failed, or did not end in :data:`BRIEF_S`.
@@ -355,13 +387,14 @@ class Supervisor:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+        lines = output.decode(errors="replace").splitlines()
         if process.returncode:
-            lines = output.decode(errors="replace").splitlines()
             raise error_in(lines) or SubscriptionFailed(
                 f"a program of it ended with exit code {process.returncode}: "
                 f"{(lines or [''])[-1][:500]}",
                 hint="Report this.",
             )
+        return lines
 
     def _environment(self, service: Service, program: Program) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if k not in _PRIVATE}
@@ -399,10 +432,11 @@ class Supervisor:
         """Take in what the program told since the last look."""
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self.log.bound)
+        await self.take_conflicts(service.metadata, fence)
         status = await asyncio.to_thread(RunStatus.load, self._directory)
         if status is None or status.run != token:
             return
-        self.status = status
+        self.status = replace(status, tables=self._rates.of(time.monotonic(), status.tables))
         if not status.begun or status.error is not None:
             return
         row = self.row

@@ -55,6 +55,7 @@ class RunPlan:
     #: what was in the tables before is the subscription's, too
     copies: bool
     origin: str
+    streaming: str
     two_phase: bool
     #: when it was created: microseconds since 1970
     created_us: int

@@ -82,6 +82,11 @@ class LogEnd(NamedTuple):
         return self[:4] == other[:4]
 
 
+#: Listeners that may do what takes some time, a transaction's delivery each: the writer's thread
+#: does it.
+FIRST_MAX: Final = 4
+
+
 class Snapshot(NamedTuple):
     """What readers may see: segments in order, where the last of them ends, how far WAL is
     decoded.
@@ -101,7 +106,11 @@ class LogReader:
         """Show nothing yet; *on_damage* hears of segments that are not what was written."""
         self._on_damage = on_damage
         self._lock = threading.Lock()
-        self._listeners: set[Callable[[], None]] = set()
+        #: whom to tell, and whether before the others
+        self._listeners: dict[Callable[[], None], bool] = {}
+        #: the same, those before the others and the others
+        self._first: tuple[Callable[[], None], ...] = ()
+        self._others: tuple[Callable[[], None], ...] = ()
         self._visible: Snapshot | None = None
 
     # -- the writer's -------------------------------------------------------------------------
@@ -110,11 +119,14 @@ class LogReader:
         """Let *visible* be seen from now on."""
         self._visible = visible
 
+    def tell_first(self) -> None:
+        """Call the listeners that are to be called before the others: there is more to see."""
+        for listener in self._first:
+            listener()
+
     def tell(self) -> None:
-        """Call the listeners: there is more to see."""
-        with self._lock:
-            listeners = tuple(self._listeners)
-        for listener in listeners:
+        """Call the others."""
+        for listener in self._others:
             listener()
 
     # -- what readers ask ---------------------------------------------------------------------
@@ -170,12 +182,31 @@ class LogReader:
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call *listener* from another thread whenever there is more to see; it must not block."""
         with self._lock:
-            self._listeners.add(listener)
+            self._listeners[listener] = False
+            self._sort()
+
+    def prefer(self, listener: Callable[[], None]) -> bool:
+        """Have *listener* called before the others, so that it may do something itself before they
+        wake threads that would have to wait for it; False if it can't be, since FIRST_MAX are.
+        """
+        with self._lock:
+            if self._listeners.get(listener) is not False:
+                return listener in self._listeners
+            if sum(self._listeners.values()) >= FIRST_MAX:
+                return False
+            self._listeners[listener] = True
+            self._sort()
+            return True
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Stop calling *listener*."""
         with self._lock:
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
+            self._sort()
+
+    def _sort(self) -> None:
+        self._first = tuple(one for one, is_first in self._listeners.items() if is_first)
+        self._others = tuple(one for one, is_first in self._listeners.items() if not is_first)
 
 
 class FollowedLog(LogReader):
@@ -444,5 +475,6 @@ class FollowedLog(LogReader):
                 now = error.code
             if now is not seen:
                 seen, changed_s = now, time.monotonic()
+                self.tell_first()
                 self.tell()
             stop.wait(pause_s(time.monotonic() - changed_s))

@@ -395,6 +395,8 @@ class LogWriter:
         with self._lock:
             self._decoded_lsn = max(self._decoded_lsn, self._pending_decoded_lsn)
         self._show()
+        # Those deliver on this thread; whoever reads in other processes looks when it does.
+        self._shown.tell_first()
         try:
             self._announce()
         finally:
@@ -620,10 +622,12 @@ class LogWriter:
         data = b"".join(pieces)
         view = memoryview(data)
         try:
-            with file_errors(self.directory, "write"):
-                self._admit()
-                while written < total:
-                    written += os.write(self._fd, view[written:])
+            self._admit()
+            while written < total:
+                written += os.write(self._fd, view[written:])
+        except OSError as error:
+            self._failed = True
+            raise file_error(error, self.directory, "write") from error
         except BaseException:
             self._failed = True
             raise

@@ -155,7 +155,7 @@ class SubscriptionLog(_message.Message):
     def __init__(self, name: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("name", "source", "database", "slot", "tables", "publications", "target", "enabled", "copy_data", "origin", "streaming", "two_phase", "options", "state", "error", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts", "pid", "table_states", "created_at")
+    __slots__ = ("name", "source", "database", "slot", "tables", "publications", "target", "enabled", "copy_data", "origin", "streaming", "two_phase", "options", "state", "error", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts", "pid", "table_states", "created_at", "told_at")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +186,7 @@ class Subscription(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     TABLE_STATES_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    TOLD_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     database: str
@@ -209,7 +210,8 @@ class Subscription(_message.Message):
     pid: int
     table_states: _containers.RepeatedCompositeFieldContainer[SubscribedTable]
     created_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., slot: _Optional[str] = ..., tables: _Optional[_Union[Names, _Mapping]] = ..., publications: _Optional[_Union[Names, _Mapping]] = ..., target: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., enabled: _Optional[bool] = ..., copy_data: _Optional[bool] = ..., origin: _Optional[str] = ..., streaming: _Optional[str] = ..., two_phase: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[str] = ..., error: _Optional[_Union[SubscriptionFailure, _Mapping]] = ..., confirmed_flush_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., table_states: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    told_at: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., slot: _Optional[str] = ..., tables: _Optional[_Union[Names, _Mapping]] = ..., publications: _Optional[_Union[Names, _Mapping]] = ..., target: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., enabled: _Optional[bool] = ..., copy_data: _Optional[bool] = ..., origin: _Optional[str] = ..., streaming: _Optional[str] = ..., two_phase: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[str] = ..., error: _Optional[_Union[SubscriptionFailure, _Mapping]] = ..., confirmed_flush_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., table_states: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SubscriptionFailure(_message.Message):
     __slots__ = ("code", "message", "hint")
@@ -222,17 +224,127 @@ class SubscriptionFailure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class SubscribedTable(_message.Message):
-    __slots__ = ("table", "state", "changes", "bytes_copied", "bytes_total", "reason")
+    __slots__ = ("table", "state", "changes", "bytes_copied", "bytes_total", "reason", "sync_state", "written_alone", "changes_per_second", "bytes_per_second", "seconds_left")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     BYTES_COPIED_FIELD_NUMBER: _ClassVar[int]
     BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SYNC_STATE_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_ALONE_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     table: str
     state: str
     changes: int
     bytes_copied: int
     bytes_total: int
     reason: str
-    def __init__(self, table: _Optional[str] = ..., state: _Optional[str] = ..., changes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., bytes_total: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    sync_state: str
+    written_alone: str
+    changes_per_second: float
+    bytes_per_second: float
+    seconds_left: float
+    def __init__(self, table: _Optional[str] = ..., state: _Optional[str] = ..., changes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., bytes_total: _Optional[int] = ..., reason: _Optional[str] = ..., sync_state: _Optional[str] = ..., written_alone: _Optional[str] = ..., changes_per_second: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., seconds_left: _Optional[float] = ...) -> None: ...
+
+class GetSubscriptionStatsRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class SubscriptionStats(_message.Message):
+    __slots__ = ("subname", "pid", "received_lsn", "last_msg_send_time", "last_msg_receipt_time", "latest_end_lsn", "latest_end_time", "applied_lsn", "flushed_lsn", "lag_bytes", "lag_seconds", "apply_error_count", "sync_error_count", "confl_insert_exists", "confl_update_origin_differs", "confl_update_exists", "confl_update_deleted", "confl_update_missing", "confl_delete_origin_differs", "confl_delete_missing", "confl_multiple_unique_conflicts", "conflicts_dropped", "conflicts_missed", "table_conflicts", "tables", "changes_per_second", "told_at")
+    SUBNAME_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_LSN_FIELD_NUMBER: _ClassVar[int]
+    LAST_MSG_SEND_TIME_FIELD_NUMBER: _ClassVar[int]
+    LAST_MSG_RECEIPT_TIME_FIELD_NUMBER: _ClassVar[int]
+    LATEST_END_LSN_FIELD_NUMBER: _ClassVar[int]
+    LATEST_END_TIME_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_LSN_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_LSN_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAG_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ERROR_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SYNC_ERROR_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONFL_INSERT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CONFL_UPDATE_ORIGIN_DIFFERS_FIELD_NUMBER: _ClassVar[int]
+    CONFL_UPDATE_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CONFL_UPDATE_DELETED_FIELD_NUMBER: _ClassVar[int]
+    CONFL_UPDATE_MISSING_FIELD_NUMBER: _ClassVar[int]
+    CONFL_DELETE_ORIGIN_DIFFERS_FIELD_NUMBER: _ClassVar[int]
+    CONFL_DELETE_MISSING_FIELD_NUMBER: _ClassVar[int]
+    CONFL_MULTIPLE_UNIQUE_CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_MISSED_FIELD_NUMBER: _ClassVar[int]
+    TABLE_CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    TOLD_AT_FIELD_NUMBER: _ClassVar[int]
+    subname: str
+    pid: int
+    received_lsn: int
+    last_msg_send_time: _timestamp_pb2.Timestamp
+    last_msg_receipt_time: _timestamp_pb2.Timestamp
+    latest_end_lsn: int
+    latest_end_time: _timestamp_pb2.Timestamp
+    applied_lsn: int
+    flushed_lsn: int
+    lag_bytes: int
+    lag_seconds: float
+    apply_error_count: int
+    sync_error_count: int
+    confl_insert_exists: int
+    confl_update_origin_differs: int
+    confl_update_exists: int
+    confl_update_deleted: int
+    confl_update_missing: int
+    confl_delete_origin_differs: int
+    confl_delete_missing: int
+    confl_multiple_unique_conflicts: int
+    conflicts_dropped: int
+    conflicts_missed: int
+    table_conflicts: _containers.RepeatedCompositeFieldContainer[TableConflicts]
+    tables: _containers.RepeatedCompositeFieldContainer[SubscribedTable]
+    changes_per_second: float
+    told_at: _timestamp_pb2.Timestamp
+    def __init__(self, subname: _Optional[str] = ..., pid: _Optional[int] = ..., received_lsn: _Optional[int] = ..., last_msg_send_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_msg_receipt_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., latest_end_lsn: _Optional[int] = ..., latest_end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., applied_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., apply_error_count: _Optional[int] = ..., sync_error_count: _Optional[int] = ..., confl_insert_exists: _Optional[int] = ..., confl_update_origin_differs: _Optional[int] = ..., confl_update_exists: _Optional[int] = ..., confl_update_deleted: _Optional[int] = ..., confl_update_missing: _Optional[int] = ..., confl_delete_origin_differs: _Optional[int] = ..., confl_delete_missing: _Optional[int] = ..., confl_multiple_unique_conflicts: _Optional[int] = ..., conflicts_dropped: _Optional[int] = ..., conflicts_missed: _Optional[int] = ..., table_conflicts: _Optional[_Iterable[_Union[TableConflicts, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., changes_per_second: _Optional[float] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class TableConflicts(_message.Message):
+    __slots__ = ("table", "kind", "count")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    kind: str
+    count: int
+    def __init__(self, table: _Optional[str] = ..., kind: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class GetSubscriptionConflictsRequest(_message.Message):
+    __slots__ = ("name", "limit", "kind", "table")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limit: int
+    kind: str
+    table: str
+    def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ..., kind: _Optional[str] = ..., table: _Optional[str] = ...) -> None: ...
+
+class SubscriptionConflicts(_message.Message):
+    __slots__ = ("name", "conflicts", "kept", "dropped", "missed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    conflicts: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
+    kept: int
+    dropped: int
+    missed: int
+    def __init__(self, name: _Optional[str] = ..., conflicts: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., kept: _Optional[int] = ..., dropped: _Optional[int] = ..., missed: _Optional[int] = ...) -> None: ...

@@ -84,6 +84,16 @@ class SubscriptionServiceStub:
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionLogRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionLog.FromString,
                 _registered_method=True)
+        self.GetSubscriptionStats = channel.unary_unary(
+                '/spillway.v1.SubscriptionService/GetSubscriptionStats',
+                request_serializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionStatsRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionStats.FromString,
+                _registered_method=True)
+        self.GetSubscriptionConflicts = channel.unary_stream(
+                '/spillway.v1.SubscriptionService/GetSubscriptionConflicts',
+                request_serializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionConflictsRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionConflicts.FromString,
+                _registered_method=True)
 
 
 class SubscriptionServiceServicer:
@@ -156,6 +166,20 @@ class SubscriptionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSubscriptionStats(self, request, context):
+        """pg_stat_subscription, pg_stat_subscription_stats
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSubscriptionConflicts(self, request, context):
+        """The last conflicts that its programs met, and what became of them; in parts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SubscriptionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -208,6 +232,16 @@ def add_SubscriptionServiceServicer_to_server(servicer, server):
                     servicer.GetSubscriptionLog,
                     request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionLogRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionLog.SerializeToString,
+            ),
+            'GetSubscriptionStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSubscriptionStats,
+                    request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionStatsRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionStats.SerializeToString,
+            ),
+            'GetSubscriptionConflicts': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetSubscriptionConflicts,
+                    request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionConflictsRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionConflicts.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -480,6 +514,60 @@ class SubscriptionService:
             '/spillway.v1.SubscriptionService/GetSubscriptionLog',
             spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionLogRequest.SerializeToString,
             spillway_dot_v1_dot_subscriptions__pb2.SubscriptionLog.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSubscriptionStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SubscriptionService/GetSubscriptionStats',
+            spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionStatsRequest.SerializeToString,
+            spillway_dot_v1_dot_subscriptions__pb2.SubscriptionStats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSubscriptionConflicts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/spillway.v1.SubscriptionService/GetSubscriptionConflicts',
+            spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionConflictsRequest.SerializeToString,
+            spillway_dot_v1_dot_subscriptions__pb2.SubscriptionConflicts.FromString,
             options,
             channel_credentials,
             insecure,

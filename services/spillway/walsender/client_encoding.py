@@ -4,10 +4,11 @@ A walsender converts what pgoutput calls text from the server's encoding to the 
 test_decoding and its like write goes out as the server has it, whatever the client speaks. The
 service's own messages are in UTF-8 (:mod:`spillway._kernels.walsender.text_conversion` does it).
 
-Encodings of single bytes are converted: for these Python's codecs have PostgreSQL's maps, character
-by character, which a test holds against servers. What takes more bytes a character (EUC_JP, SJIS,
-GB18030, …) is refused, as is what PostgreSQL itself refuses; but a database of such an encoding is
-served to clients in UTF8, in which pgoutput's text is.
+Text of a database in UTF8 is converted into every encoding that PostgreSQL knows of, but EUC_TW and
+MULE_INTERNAL: into those of single bytes by Python's codecs, which have PostgreSQL's maps character
+by character, into those of several bytes by :mod:`spillway.walsender.character_maps`. A database in
+another encoding is served to clients in UTF8, in its own encoding and in SQL_ASCII; what PostgreSQL
+converts directly (KOI8R into WIN1251, EUC_JP into SJIS) is refused, as is what it refuses itself.
 
 ``binary`` is refused where text is converted: PostgreSQL converts what text types send as well, and
 a message does not say which values these are.
@@ -23,10 +24,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.walsender.text_conversion import TextConversion
+from spillway._kernels.walsender.text_conversion import CharacterMap, TextConversion
 from spillway.errors import SourceError
 from spillway.pg.boolean import parse_bool
 from spillway.pg.encoding import server_encoding
+from spillway.walsender.character_maps import WIDE_ENCODINGS, character_map, of_single_bytes
 from spillway.walsender.failures import WireError, not_supported
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 _UTF8: Final = "UTF8"
 _SQL_ASCII: Final = "SQL_ASCII"
-_PLANE: Final = 0x10000
 _TEXT_PLUGINS: Final = frozenset({"test_decoding", "wal2json"})
 
 _CANONICAL: Final = (
@@ -54,13 +55,13 @@ _ALIASES: Final = {
     "win932": "SJIS", "win936": "GBK", "win949": "UHC", "win950": "BIG5", "windows932": "SJIS",
     "windows936": "GBK", "windows949": "UHC", "windows950": "BIG5",
 }  # fmt: skip
-#: of characters of several bytes
-_WIDE: Final = frozenset(
-    {
-        "EUC_JP", "EUC_CN", "EUC_KR", "EUC_TW", "EUC_JIS_2004", "MULE_INTERNAL", "SJIS", "BIG5",
-        "GBK", "UHC", "GB18030", "JOHAB", "SHIFT_JIS_2004",
-    }
-)  # fmt: skip
+#: What there is no conversion of.
+_NOT_CONVERTED: Final = frozenset({"EUC_TW", "MULE_INTERNAL"})
+#: Python's codecs of what clients send, where no server has the encoding.
+_CLIENT_CODECS: Final = {
+    "SJIS": "cp932", "BIG5": "big5", "GBK": "gbk", "UHC": "cp949", "GB18030": "gb18030",
+    "JOHAB": "johab", "SHIFT_JIS_2004": "shift_jis_2004",
+}  # fmt: skip
 
 
 def _plain(name: str) -> str:
@@ -112,18 +113,19 @@ class ClientEncoding:
         return encoding
 
     def _is_served(self) -> bool:
-        if self.server in _WIDE:
-            return self.client == _UTF8
-        if self.client in _WIDE:
+        if self.server in _NOT_CONVERTED or self.client in _NOT_CONVERTED:
             return False
-        return self.client in (_UTF8, _SQL_ASCII, self.server) or (
-            self.server in (_UTF8, _SQL_ASCII)
-        )
+        if self.client in (_UTF8, _SQL_ASCII, self.server) or self.server == _UTF8:
+            return True
+        # What a database in SQL_ASCII has would have to be looked through for other bytes.
+        return self.server == _SQL_ASCII and self.client not in WIDE_ENCODINGS
 
     @property
     def codec(self) -> str:
         """Python's codec of what the client sends."""
-        return "utf-8" if self.client == _SQL_ASCII else server_encoding(self.client).codec
+        if self.client == _SQL_ASCII:
+            return "utf-8"
+        return _CLIENT_CODECS.get(self.client) or server_encoding(self.client).codec
 
     def conversion(self, plugin: str, options: Mapping[str, str]) -> TextConversion | None:
         """Return what converts a stream's messages; None: nothing has to be.
@@ -139,19 +141,14 @@ class ClientEncoding:
             return self._of_fields(binary=bool(parse_bool(options.get("binary", "off"))))
         if plugin not in _TEXT_PLUGINS or self.server in (_UTF8, _SQL_ASCII):
             return None
-        if self.server in _WIDE:
-            raise not_supported(
-                f"output of {plugin} in {self.server} is not supported by this server",
-                "Use pgoutput, whose text is converted to UTF8.",
-            )
-        return TextConversion(_table(self.server), keeps_strays=True, fields=False)
+        return TextConversion(_characters(self.server), keeps_strays=True, fields=False)
 
     def _of_fields(self, *, binary: bool) -> TextConversion | None:
         as_is = self.client == _SQL_ASCII
         if self.client == _UTF8:
             if self.server == _UTF8:
                 return None
-            return TextConversion(b"", keeps_strays=False, fields=True)
+            return TextConversion(None, keeps_strays=False, fields=True)
         target = self.server if as_is else self.client
         if target in (_UTF8, _SQL_ASCII) or self.server == _SQL_ASCII:
             # A client in a single-byte encoding takes any byte of a database that has none.
@@ -161,7 +158,7 @@ class ClientEncoding:
                 f"option binary is not supported by this server with client_encoding {self.client}",
                 "Connect with client_encoding=UTF8, or leave binary out.",
             )
-        return TextConversion(_table(target), keeps_strays=self.server == target, fields=True)
+        return TextConversion(_characters(target), keeps_strays=self.server == target, fields=True)
 
     def failure(self, character: bytes) -> WireError:
         """Make the error of a character that can't be converted."""
@@ -180,15 +177,11 @@ class ClientEncoding:
 
 
 @functools.cache
-def _table(encoding: str) -> bytes:
-    """Return the byte of each code point of the first plane; 0 for none."""
+def _characters(encoding: str) -> CharacterMap:
+    """Return the map from UTF8 into an encoding."""
+    if encoding in WIDE_ENCODINGS:
+        return character_map(encoding)
     try:
-        codec = server_encoding(encoding).codec
+        return of_single_bytes(server_encoding(encoding).codec)
     except SourceError as error:
         raise not_supported(error.message) from None
-    table = bytearray(_PLANE)
-    for byte in range(0x80, 0x100):
-        character = bytes([byte]).decode(codec, "replace")
-        if character != "\N{REPLACEMENT CHARACTER}":
-            table[ord(character)] = byte
-    return bytes(table)

@@ -12,7 +12,9 @@ open in the client's own session on the source.
 A subscriber's worker that copies a table drops its slot in the transaction that says the table is
 done. If that transaction fails, be it because the service ended before it could answer, the worker
 comes again for a slot that is gone, and PostgreSQL refuses it for ever. Here such a slot is made
-anew where the worker stands (:meth:`Commands.slot_to_read`).
+anew where the worker stands (:meth:`Commands.slot_to_read`). Whether the worker goes on with it is
+known when it answers: until then the slot is a temporary one, which neither a connection that ends
+nor a service that dies leaves behind.
 
 Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot
 (src/backend/replication/walsender.c), process_syncing_tables_for_sync
@@ -134,9 +136,10 @@ class Commands:
         self._user = user
         self._database = database
         self._settings = settings
-        #: slots that were made here and end with the connection: temporary ones, and one that is
-        #: made anew, until it is kept
+        #: slots that were made here and end with the connection
         self.temporary: set[str] = set()
+        #: the one of them that is made anew, until it is kept
+        self._made_anew: str | None = None
         #: None: this connection has no SQL
         self.sql: ClientSql | None = None
         #: the slot whose snapshot is exported, and the snapshot's name
@@ -256,10 +259,12 @@ class Commands:
                 source=self._database.source,
                 database=self._database.name,
                 plugin="pgoutput",
+                temporary=True,
                 start_lsn=start_lsn,
             )
         )
         self.temporary.add(slot_name)
+        self._made_anew = slot_name
         log.warning(
             'slot "%s" is made anew at %s: it was dropped, and its subscriber, which does not '
             "know that, goes on with the synchronisation of a table",
@@ -281,10 +286,12 @@ class Commands:
                     raise failure from None
             await asyncio.sleep(_WAIT_POLL_S)
 
-    def keep(self, slot: SlotInfo) -> None:
+    async def keep(self) -> None:
         """Have a slot that was made anew outlive the connection: its worker has taken it."""
-        if not slot.temporary:
-            self.temporary.discard(slot.slot_name)
+        if self._made_anew is not None:
+            slot_name, self._made_anew = self._made_anew, None
+            await self._engine.make_permanent(slot_name)
+            self.temporary.discard(slot_name)
 
     def _check_rights(self, slot: SlotInfo) -> None:
         if not (

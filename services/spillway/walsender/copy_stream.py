@@ -3,8 +3,14 @@
 ::
 
     engine ──next_batch──▶ sender ──frames──▶ client     one kernel call and one write a batch
+    engine ───────────────take─────frames──▶ client     what comes live, while the sender waits
     engine ◀───confirm──── feedback ◀───r──── client
                            watchdog ──k?───▶ client      wal_sender_timeout
+
+What comes live the stream hands over as it comes (:class:`~spillway.delivery.model.LiveConsumer`),
+as long as all that was written before is sent; whoever has the event loop's turn does that, most
+often the decoder's thread. Whatever writes has the turn, so that messages neither mix nor overtake
+each other, and what the socket does not take at once the transport sends, as ever.
 
 Each writes whole messages, so that none has to wait for another. Whichever ends ends the others; a
 client that is gone frees its slot at once, one that reads nothing has a batch and the high-water
@@ -31,7 +37,7 @@ from spillway.walsender import messages
 from spillway.walsender.failures import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from spillway._kernels.walsender.text_conversion import TextConversion
     from spillway.service.interface import SlotStream
@@ -44,7 +50,7 @@ _POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 BATCH_BYTES: Final = 512 * 1024
 #: What may be written and not sent yet before the next batch is waited with.
 _HIGH_WATER_BYTES: Final = 256 * 1024
-#: How soon after the last message a keepalive says that this was all.
+#: How long after the last message a keepalive says that this was all.
 _CAUGHT_UP_S: Final = 0.01
 #: How often an idle stream looks whether its position moved, which is worth a keepalive.
 _POLL_S: Final = 0.25
@@ -82,7 +88,7 @@ class CopyStream:
         timeout_s: wal_sender_timeout; 0: none.
         text: how text is converted; None: it goes out as it is.
         warns: whether the client wants warnings (client_min_messages).
-        heard: called whenever the client has shown that it lives.
+        heard: awaited whenever the client has shown that it lives.
     """
 
     def __init__(
@@ -94,7 +100,7 @@ class CopyStream:
         text: ConvertedText | None = None,
         *,
         warns: bool = True,
-        heard: Callable[[], None] = lambda: None,
+        heard: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._connection = connection
         self._stream = stream
@@ -112,6 +118,11 @@ class CopyStream:
         self._heard_at_s = time.monotonic()
         #: a reply was asked for, and has not come
         self._is_pinged = False
+        self._loop = asyncio.get_running_loop()
+        #: when messages were written last, by the loop's clock
+        self._wrote_at_s = 0.0
+        #: says that this was all; None without anything to say it of
+        self._rests: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Stream until the client has sent CopyDone; what is written by then is its own.
@@ -137,33 +148,55 @@ class CopyStream:
         finally:
             for task in tasks:
                 task.cancel()
+            if self._rests is not None:
+                self._rests.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()
 
     async def _send(self) -> None:
-        connection = self._connection
         wait_s = 0.0
         while True:
-            batch = await self._stream.next_batch(wait_s)
-            encoded = batch.messages
-            if encoded.count or encoded.notices:
-                frames, failure = self._told(encoded)
-                # Not kept while the client takes its time.
-                del encoded
-                connection.writer.write(frames)
-                del frames
-                if failure is not None:
-                    raise failure
-                self._sent_lsn = batch.confirm_lsn
-                del batch
-                wait_s = _CAUGHT_UP_S
+            batch = await self._stream.next_batch(wait_s, self)
+            if batch.messages.count or batch.messages.notices:
+                self.take(batch.messages, batch.confirm_lsn)
             else:
                 self._sent_lsn = batch.confirm_lsn
                 if self._is_worth_telling():
                     self._write_keepalive(reply_requested=False)
-                wait_s = _POLL_S
+            # Not kept while the client takes its time.
+            del batch
+            wait_s = _POLL_S
             await self._drain()
+
+    def is_ready(self) -> bool:
+        """Whether the client takes what is written: all that was is sent."""
+        transport = self._connection.writer.transport
+        return not transport.get_write_buffer_size() and not transport.is_closing()
+
+    def take(self, messages: EncodedBatch, confirm_lsn: Lsn) -> None:
+        """Write a batch's messages.
+
+        Raises:
+            WireError: one of them can't be converted; what is before it is written.
+        """
+        frames, failure = self._told(messages)
+        self._connection.writer.write(frames)
+        if failure is not None:
+            raise failure
+        self._sent_lsn = confirm_lsn
+        self._wrote_at_s = self._loop.time()
+        if self._rests is None:
+            self._rests = self._loop.call_later(_CAUGHT_UP_S, self._rest)
+
+    def _rest(self) -> None:
+        """Tell the client that it has all, unless it was given more meanwhile."""
+        left_s = self._wrote_at_s + _CAUGHT_UP_S - self._loop.time()
+        self._rests = None
+        if left_s > 0:
+            self._rests = self._loop.call_later(left_s, self._rest)
+        elif self._is_worth_telling():
+            self._write_keepalive(reply_requested=False)
 
     def _told(self, encoded: EncodedBatch) -> tuple[bytes, WireError | None]:
         """Make what is sent of a batch: its frames, with notices in their places."""
@@ -228,7 +261,8 @@ class CopyStream:
             self._heard_at_s = time.monotonic()
             self._is_pinged = False
             self._stream.heard()
-            self._heard()
+            if self._heard is not None:
+                await self._heard()
             if feedback is None:
                 continue
             self._write_lsn = max(self._write_lsn, feedback.write_lsn)

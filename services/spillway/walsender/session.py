@@ -503,7 +503,10 @@ class Session:
             if name in _TEXT_SETTINGS and slot.plugin in built_in
         }
         encoding = self._client_encoding()
-        conversion = encoding.conversion(slot.plugin, {**slot.options, **options})
+        # The first one of an encoding makes its map.
+        conversion = await asyncio.to_thread(
+            encoding.conversion, slot.plugin, {**slot.options, **options}
+        )
         # Once its client has ended a stream by CopyDone, a walsender ends the next one as soon as
         # it has begun, without a CopyDone of its own (WalSndLoop).
         is_over = self._has_streamed
@@ -529,7 +532,7 @@ class Session:
                             else ConvertedText(conversion, encoding.failure),
                             warns=self._session_settings.get("client_min_messages", "").lower()
                             not in _SILENT,
-                            heard=lambda: commands.keep(slot),
+                            heard=commands.keep,
                         ).run()
                     finally:
                         self._is_streaming = False

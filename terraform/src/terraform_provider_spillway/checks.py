@@ -6,6 +6,7 @@ service's to say.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
@@ -88,6 +89,15 @@ def published_names(names: list[str]) -> str | None:
 def by_table(lists: dict[str, list[str]]) -> str | None:
     """What is said of each table: its columns, by ``schema.table``."""
     return published_names(list(lists))
+
+
+def json_object(text: str) -> str | None:
+    """An object, as jsonencode() writes one."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return f"It is no JSON: {error}."
+    return None if isinstance(value, dict) else "It is no JSON object."
 
 
 def table_names(names: list[str]) -> str | None:

@@ -32,11 +32,14 @@ _TYPES: Final[Mapping[str, TfType]] = {
     "bool": Bool(),
     "map of string": Map(String()),
     "map of list of string": Map(List(String())),
+    # An object of any form has no type here: it is written by jsonencode().
+    "json": String(),
 }
 #: What can be said before anything is asked of the service; the rest is the service's to say.
 _CHECKS: Final[Mapping[str, Sequence[Check]]] = {
     "string": (checks.not_empty,),
     "map of list of string": (checks.by_table,),
+    "json": (checks.json_object,),
 }
 
 
@@ -57,19 +60,47 @@ def slot_column(name: str, *, stable: bool) -> Field:
     return column
 
 
-def lake_options() -> tuple[Field, ...]:
-    """Return a lake's options, as attributes of a target that a configuration may have."""
-    return tuple(
-        Field(
-            option["name"],
-            _TYPES[option["type"]],
-            _with_values(option),
-            optional=True,
-            values=option["values"],
-            checks=() if option["values"] else _CHECKS.get(option["type"], ()),
-        )
-        for option in _DECLARED["lake_options"]
+def target_options() -> tuple[Field, ...]:
+    """Return the options of a lake and of a PostgreSQL, as attributes of a target that a
+    configuration may have. What both have is one attribute, with the values of both.
+    """
+    kinds = (("a lake", "lake_options"), ("`postgres`", "postgres_options"))
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for kind, table in kinds:
+        for option in _DECLARED[table]:
+            found.setdefault(option["name"], []).append((kind, option))
+    return tuple(_target_option(name, declared) for name, declared in found.items())
+
+
+def json_options() -> frozenset[str]:
+    """Return the names of those that are JSON."""
+    options = (*_DECLARED["lake_options"], *_DECLARED["postgres_options"])
+    return frozenset(option["name"] for option in options if option["type"] == "json")
+
+
+def _target_option(name: str, declared: Sequence[tuple[str, dict[str, Any]]]) -> Field:
+    types = {option["type"] for _, option in declared}
+    if len(types) > 1:
+        msg = f"{name} is of several types: {', '.join(sorted(types))}"
+        raise TypeError(msg)
+    (type_,) = types
+    values = list(dict.fromkeys(value for _, option in declared for value in option["values"]))
+    return Field(
+        name,
+        _TYPES[type_],
+        " ".join(_described(kind, option, alone=len(declared) == 1) for kind, option in declared),
+        optional=True,
+        values=values,
+        checks=() if values else _CHECKS.get(type_, ()),
     )
+
+
+def _described(kind: str, option: dict[str, Any], *, alone: bool) -> str:
+    text = _with_values(option)
+    if option["type"] == "json":
+        text += " JSON: `jsonencode({…})`."
+    # A lake's say so themselves where it matters.
+    return text if alone and kind == "a lake" else f"Of {kind}: {text[:1].lower()}{text[1:]}"
 
 
 def _with_values(option: dict[str, Any]) -> str:

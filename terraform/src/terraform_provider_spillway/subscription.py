@@ -11,12 +11,13 @@ a type of its own, another kind's fields go into ``options``.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from tf.types import Bool, Map, Number, Set, String, Unknown
 
 from terraform_provider_spillway import checks
-from terraform_provider_spillway.declared import lake_options
+from terraform_provider_spillway.declared import json_options, target_options
 from terraform_provider_spillway.resource import (
     DELETION_PROTECTION,
     Incomplete,
@@ -60,8 +61,8 @@ _TARGET: Final = (
     Field(
         "kind",
         String(),
-        "`lake`: tables of a lake, filled by `spillway lake run`. `postgres` is planned, and "
-        "refused until it is there. Packages in the service may have others.",
+        "`lake`: tables of a lake, filled by `spillway lake run`. `postgres`: tables of another "
+        "PostgreSQL, filled by `spillway apply run`. Packages in the service may have others.",
         required=True,
         checks=[checks.not_empty],
     ),
@@ -79,8 +80,16 @@ _TARGET: Final = (
         optional=True,
         checks=[checks.not_empty],
     ),
-    *lake_options(),
-    Field("dsn", String(), "Of `postgres`: where it writes.", optional=True, sensitive=True),
+    *target_options(),
+    Field(
+        "dsn",
+        String(),
+        "Of `postgres`: a libpq connection string or URI of the database that is filled. A change "
+        "is made in place: the same database by another way.",
+        optional=True,
+        sensitive=True,
+        checks=[checks.not_empty],
+    ),
     Field(
         "options",
         Map(String()),
@@ -89,6 +98,7 @@ _TARGET: Final = (
     ),
 )
 _NUMBERS: Final = frozenset(field.name for field in _TARGET if isinstance(field.type, Number))
+_JSON: Final = json_options()
 
 
 def _as_sent(target: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +106,10 @@ def _as_sent(target: Mapping[str, Any]) -> dict[str, Any]:
     sent = {name: value for name, value in target.items() if value is not None}
     for name in _NUMBERS & sent.keys():
         sent[name] = as_number(sent[name])
+    for name in _JSON & sent.keys():
+        # What the service tells is no text.
+        if isinstance(sent[name], str):
+            sent[name] = json.loads(sent[name])
     return {**sent.pop("options", {}), **sent}
 
 
@@ -106,6 +120,9 @@ def _as_told(target: Mapping[str, Any]) -> State:
     for name in _NUMBERS:
         if told[name] is not None:
             told[name] = as_value(told[name])
+    for name in _JSON:
+        if told[name] is not None:
+            told[name] = json.dumps(told[name], sort_keys=True, ensure_ascii=False)
     told["options"] = {k: str(v) for k, v in target.items() if k not in known} or None
     return told
 
@@ -131,7 +148,7 @@ def _another_place(before: Mapping[str, Any] | None, after: Any) -> bool:
     """Say whether it writes to another place, and not only otherwise."""
     if after is Unknown or not before or not after:
         return True
-    for name in ("kind", "format", "path", "dsn", "options"):
+    for name in ("kind", "format", "path", "rename", "options"):
         one, other = before[name], after[name]
         if name == "format":
             one, other = one or "delta", other or "delta"
@@ -140,9 +157,11 @@ def _another_place(before: Mapping[str, Any] | None, after: Any) -> bool:
     return False
 
 
-def _lake_has_a_path(target: Mapping[str, Any]) -> str | None:
+def _has_a_place(target: Mapping[str, Any]) -> str | None:
     if target.get("kind") == "lake" and target.get("path") is None:
         return "A lake needs a path."
+    if target.get("kind") == "postgres" and target.get("dsn") is None:
+        return "A PostgreSQL needs a dsn."
     return None
 
 
@@ -184,11 +203,11 @@ class Subscription(ServiceResource):
             "target",
             _TARGET,
             "What is filled. How its program runs changes in place; another kind, format, path or "
-            "DSN is another subscription.",
+            "`rename` is another subscription.",
             required=True,
             replaces=_another_place,
             normal=_normal_target,
-            checks=[_lake_has_a_path],
+            checks=[_has_a_place],
         ),
         Field(
             "slot",
@@ -286,6 +305,13 @@ class Subscription(ServiceResource):
             computed=True,
         ),
         Field(
+            "connection",
+            String(),
+            "Of `postgres`: the target's connection string as the service shows it, without its "
+            "password.",
+            computed=True,
+        ),
+        Field(
             "created_at",
             String(),
             "When it was made, as RFC 3339 has it.",
@@ -369,15 +395,27 @@ class Subscription(ServiceResource):
 
     def _state(self, known: State, view: Mapping[str, Any]) -> State:
         state: State = {}
+        told = _as_told(view["target"])
+        connection = told["dsn"]
+        if told["kind"] == "postgres" and known["target"]:
+            # The service masks the password, so the DSN is the configuration's, unless what can be
+            # seen of it has changed since.
+            moved = known.get("connection") not in (Unknown, None, connection)
+            told["dsn"] = None if moved else known["target"]["dsn"]
+        elif told["kind"] == "postgres":
+            told["dsn"] = None
         for field in self.fields:
             name = field.name
+            if name == "connection":
+                state[name] = connection
+                continue
             if name in ("keep_slot", "wait_for", "wait_timeout", "deletion_protection"):
                 state[name] = known[name]
                 continue
             ours, theirs = known[name], view[name]
             same = ours is not Unknown and field.same(ours, theirs)
             if name == "target":
-                theirs = _as_told(view[name])
+                theirs = told
                 same = _has_all_of(theirs, ours) if ours else False
             # As the configuration writes it, where that means the same.
             state[name] = ours if same else theirs

@@ -36,7 +36,11 @@ def timed_cluster() -> Iterator[Callable[[int], Cluster]]:
 @pytest.fixture(scope="session")
 def apply_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """One service for all of them."""
-    process = ServeProcess(tmp_path_factory.mktemp("checklist") / "data")
+    process = ServeProcess(
+        tmp_path_factory.mktemp("checklist") / "data",
+        # What is streamed comes in parts as small as the servers' logical_decoding_work_mem.
+        environment={"SPILLWAY_STREAM_BYTES": "65536"},
+    )
     yield process
     process.stop()
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.page_shell import PageShell
 from harness.postgresql_subscription import wait_until
 from spillway.apply.target.session import LOCK_CLASS
 
@@ -23,27 +21,7 @@ def test_the_page_is_followed(
     pg18: Database, pg15: Database, apply_service: ServeProcess, tmp_path: Path
 ) -> None:
     service = apply_service.service()
-    command = tmp_path / "bin" / "spillway"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m spillway.cli "$@"\n')
-    command.chmod(0o755)
-
-    def shell(script: str) -> str:
-        environment = {
-            "PATH": f"{command.parent}:{os.environ['PATH']}",
-            "SPILLWAY_URL": f"http://127.0.0.1:{service.http_port}",
-        }
-        done = subprocess.run(
-            ["bash", "-ec", script],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, (script, done.stderr)
-        return done.stdout
-
+    shell = PageShell(tmp_path, service.http_port)
     service.create_source(pg15.dsn, "page")
     page = PAGE.read_text().replace("--source shop", "--source page")
     page = page.replace("--database shop", f"--database {pg15.name}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.exact_apply import Ours, Source, Stock, drop_target
-from harness.tiers import deep
+from harness.tiers import majors_by_tier
 from spillway.apply.exact.writer import ExactOptions
 from spillway.errors import ApplyConflict, TargetRefused
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAJOR_OF_CONFLICTS = 18
 
 
-@pytest.fixture(scope="module", params=[14, deep(15), deep(16), deep(17), 18])
+@pytest.fixture(scope="module", params=majors_by_tier([14, 15, 16, 17, 18]))
 def cluster(request: pytest.FixtureRequest, timed_cluster: ClusterOf) -> Cluster:
     return timed_cluster(request.param)
 

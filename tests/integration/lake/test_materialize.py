@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
+MOVED, CUT = (Table(name, dict(ITEMS.columns)) for name in ("moved", "cut"))
 SEATS = Table(
     "seats",
     {"id": pa.int64(), "who": pa.string(), "x": pa.float64()},
@@ -105,9 +106,16 @@ def test_changes_of_rows(any_lake: Lake) -> None:
     assert lake.current("public.items")[0]["name"] == "third"
 
 
-def test_unchanged_toast_values(lake: Lake) -> None:
-    lake.slot.commit(*(insert(ITEMS, **item(i, "n", f"body {i}")) for i in range(1, 7)))
+def test_unchanged_toast_values_and_truncate(any_lake: Lake) -> None:
+    """Three tables in the same batches: what is kept of a row, of one that moves, and nothing."""
+    lake = any_lake
+    lake.slot.commit(
+        *(insert(ITEMS, **item(i, "n", f"body {i}")) for i in range(1, 7)),
+        *(insert(MOVED, **item(i, "n", f"body {i}")) for i in range(1, 6)),
+        *(insert(CUT, **item(i, "a", "b")) for i in (1, 2)),
+    )
     lake.run()
+
     keep = ("body",)
     lake.slot.commit(
         # from the current table
@@ -125,6 +133,23 @@ def test_unchanged_toast_values(lake: Lake) -> None:
         insert(ITEMS, **item(7, "n", "body 7")),
         update(ITEMS, item(7, "n7", None), unchanged=keep),
     )
+
+    def move(old: int, new: int) -> Change:
+        return update(MOVED, item(new, "moved", None), old={"id": old}, unchanged=keep)
+
+    lake.slot.commit(
+        # two rows change places by way of a third key
+        move(1, 99), move(2, 1), move(99, 2),
+        # a long chain
+        *(move(3 if i == 0 else 100 + i, 101 + i) for i in range(9)),
+        # a value logged under the old key
+        update(MOVED, item(4, "n", "new 4")), move(4, 40),
+        # a row that moves away from a key which another one takes
+        move(5, 50), insert(MOVED, **item(5, "fresh", "fresh body")), delete(MOVED, id=50),
+    )  # fmt: skip
+    lake.slot.commit(
+        insert(CUT, **item(3, "a", "b")), truncate(CUT), insert(CUT, **item(2, "after", "b"))
+    )
     lake.run()
     assert lake.current("public.items") == [
         item(1, "n1", "body 1"),
@@ -135,48 +160,20 @@ def test_unchanged_toast_values(lake: Lake) -> None:
         item(6, "n", "body 6"),
         item(7, "n7", "body 7"),
     ]
-
-
-def test_unchanged_toast_values_move_with_their_row(any_lake: Lake) -> None:
-    lake = any_lake
-    lake.slot.commit(*(insert(ITEMS, **item(i, "n", f"body {i}")) for i in range(1, 6)))
-    lake.run()
-
-    def move(old: int, new: int) -> Change:
-        return update(ITEMS, item(new, "moved", None), old={"id": old}, unchanged=("body",))
-
-    lake.slot.commit(
-        # two rows change places by way of a third key
-        move(1, 99), move(2, 1), move(99, 2),
-        # a long chain
-        *(move(3 if i == 0 else 100 + i, 101 + i) for i in range(9)),
-        # a value logged under the old key
-        update(ITEMS, item(4, "n", "new 4")), move(4, 40),
-        # a row that moves away from a key which another one takes
-        move(5, 50), insert(ITEMS, **item(5, "fresh", "fresh body")), delete(ITEMS, id=50),
-    )  # fmt: skip
-    lake.run()
-    assert {row["id"]: row["body"] for row in lake.current("public.items")} == {
+    assert {row["id"]: row["body"] for row in lake.current("public.moved")} == {
         1: "body 2",
         2: "body 1",
         109: "body 3",
         40: "new 4",
         5: "fresh body",
     }
+    assert lake.current("public.cut") == [item(2, "after", "b")]
 
-
-def test_truncate(lake: Lake) -> None:
-    lake.slot.commit(insert(ITEMS, **item(1, "a", "b")), insert(ITEMS, **item(2, "a", "b")))
+    lake.slot.commit(truncate(CUT))
     lake.run()
-    lake.slot.commit(
-        insert(ITEMS, **item(3, "a", "b")), truncate(ITEMS), insert(ITEMS, **item(2, "after", "b"))
-    )
-    lake.run()
-    assert lake.current("public.items") == [item(2, "after", "b")]
-    lake.slot.commit(truncate(ITEMS))
-    lake.run()
-    assert lake.current("public.items") == []
-    assert [row["_op"] for row in lake.history("public.items")] == ["I", "I", "I", "T", "I", "T"]
+    assert lake.current("public.cut") == []
+    assert [row["_op"] for row in lake.history("public.cut")] == ["I", "I", "I", "T", "I", "T"]
+    assert len(lake.current("public.items")) == 7
 
 
 @pytest.mark.long

@@ -55,6 +55,9 @@ def test_schema(core: Core) -> None:
                 assert bool(attribute.type) != bool(attribute.nested_type.attributes)
     secret = [a.name for a in schema.resource_schemas[SOURCE].block.attributes if a.sensitive]
     assert secret == ["dsn"]
+    subscription = schema.resource_schemas["spillway_subscription"].block
+    (target,) = [a for a in subscription.attributes if a.name == "target"]
+    assert [a.name for a in target.nested_type.attributes if a.sensitive] == ["dsn"]
 
 
 @pytest.mark.parametrize(

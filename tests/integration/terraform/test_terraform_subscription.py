@@ -4,6 +4,7 @@ Spark job: they are disabled.
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from harness.terraform_core import UNKNOWN, Core, Refused
 from spillway.declarations.lake_options import LAKE_OPTIONS
+from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.subscriber import targets
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def test_a_lakes_layout(core: Core, service: Service, config: dict[str, Any]) ->
     )
     attributes = {attribute.name for attribute in target.nested_type.attributes}
     assert attributes - {"kind", "format", "path", "dsn", "options"} == {
-        option.name for option in LAKE_OPTIONS
+        option.name for option in (*LAKE_OPTIONS, *POSTGRES_OPTIONS)
     }
     layout = {
         "partition_history": "month",
@@ -200,6 +202,71 @@ def test_import_and_drift(core: Core, service: Service, config: dict[str, Any]) 
     assert "unknown_subscription" in refused.value.only.summary
 
 
+def test_another_postgresql(
+    core: Core, service: Service, config: dict[str, Any], database: Database
+) -> None:
+    """Planned, made, found as it is, altered in place and imported; its password is nowhere."""
+    user = f"filler_{database.name}"
+    database.execute(f"CREATE ROLE {user} LOGIN SUPERUSER PASSWORD 'secret'")
+    dsn = f"{database.dsn} user={user} password=secret"
+    rules = {
+        "update_missing": "apply_remote",
+        "tables": {"shop.orders": {"insert_exists": "error"}},
+    }
+    target = {
+        "kind": "postgres",
+        "dsn": dsn,
+        "rename": {"shop": "moved"},
+        "create_tables": True,
+        "group_bytes": 65536,
+        # Written in another order than the service has it.
+        "conflicts": json.dumps(rules, indent=2),
+    }
+    wanted = {**config, "name": "moved", "publications": ["published"], "target": target}
+    try:
+        plan = core.plan(SUBSCRIPTION, None, wanted)
+        assert plan.action == "create"
+        state = core.apply(plan)
+        assert state["target"]["dsn"] == dsn
+        told = service.call("GET", "/subscriptions/moved")["target"]
+        assert (told["conflicts"], told["group_bytes"]) == (rules, 65536)
+        assert told["create_tables"] is True
+        assert state["connection"] == told["dsn"]
+        assert "secret" not in state["connection"]
+        assert "****" in state["connection"]
+        # The masked DSN is no drift.
+        state = core.read(SUBSCRIPTION, state)
+        assert core.plan(SUBSCRIPTION, state, wanted).action == "no-op"
+        # Another password, and other rules, in place.
+        rules["update_missing"] = "skip"
+        other = {**target, "dsn": f"{dsn} application_name=x", "conflicts": json.dumps(rules)}
+        wanted["target"] = other
+        plan = core.plan(SUBSCRIPTION, state, wanted)
+        assert (plan.action, plan.replaces) == ("update", frozenset())
+        state = core.apply(plan)
+        assert "application_name=x" in state["connection"]
+        assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), wanted).action == "no-op"
+        # Other names are another subscription.
+        renamed = {**wanted, "target": {**other, "rename": None}}
+        assert core.plan(SUBSCRIPTION, state, renamed).replaces
+        # Somebody leads it elsewhere.
+        service.call("PATCH", "/subscriptions/moved", json={"target": {**told, "dsn": dsn}})
+        drifted = core.read(SUBSCRIPTION, state)
+        plan = core.plan(SUBSCRIPTION, drifted, wanted)
+        assert (plan.action, plan.replaces) == ("update", frozenset())
+        core.apply(plan)
+        imported = core.import_(SUBSCRIPTION, "moved")
+        assert imported["target"]["dsn"] is None
+        assert json.loads(imported["target"]["conflicts"]) == rules
+        plan = core.plan(SUBSCRIPTION, imported, wanted)
+        assert (plan.action, plan.replaces) == ("update", frozenset())
+        state = core.change(plan)
+        assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), wanted).action == "no-op"
+        core.destroy(SUBSCRIPTION, state)
+    finally:
+        database.execute(f"DROP ROLE {user}")
+
+
 @pytest.mark.parametrize(
     ("more", "code", "path"),
     [
@@ -254,6 +321,11 @@ def test_what_the_service_refuses(
         ({"name": "Lake"}, ("name",)),
         ({"slot": "a-b"}, ("slot",)),
         ({"target": {"kind": "lake"}}, ("target",)),
+        ({"target": {"kind": "postgres"}}, ("target",)),
+        (
+            {"target": {"kind": "postgres", "dsn": "x", "conflicts": "[]"}},
+            ("target", "conflicts"),
+        ),
         ({"target": {"kind": "lake", "path": "/l", "format": "csv"}}, ("target", "format")),
         (
             {"target": {"kind": "lake", "path": "/l", "on_schema_change": "x"}},

@@ -15,7 +15,8 @@ from harness.pg_port import PASSWORD, dsn_of
 from harness.replication_client import ReplicationClient
 from harness.service import service_in_process
 from harness.tiers import deep
-from spillway.walsender.client_encoding import ClientEncoding, _table
+from spillway.walsender.character_maps import WIDE_ENCODINGS, character_map
+from spillway.walsender.client_encoding import ClientEncoding, _characters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from harness.cluster import Cluster
     from harness.service import Service
+    from spillway._kernels.walsender.text_conversion import CharacterMap
 
 _MAJORS = [deep(14), deep(15), deep(16), deep(17), 18]
 #: server encoding → a text that has characters of each kind, in it
@@ -38,12 +40,27 @@ _CLIENTS = {
     "LATIN1": ["UTF8", "LATIN1", "SQL_ASCII"],
     "WIN1252": ["UTF8", "WIN1252", "LATIN1"],
     "SQL_ASCII": ["UTF8", "LATIN1", "SQL_ASCII"],
-    "EUC_JP": ["UTF8"],
+    "EUC_JP": ["UTF8", "EUC_JP", "SQL_ASCII"],
     "UTF8": ["LATIN1", "windows-1252", "SQL_ASCII", "KOI8R", "nonsense"],
 }
 #: bytes that a database has all the same, and that are no character of its encoding
 _STRAYS = {"WIN1252": b"a\x81b", "SQL_ASCII": b"a\xe9\x80", "UTF8": "a日b".encode()}
 _WHOLE = "proto_version '2', publication_names 'p', messages 'on'"
+#: client's encoding → a text that it has, with what Python's codecs have otherwise
+_WIDE_TEXTS = {
+    "EUC_JP": "日本¦éⅠ",
+    "SJIS": "日本¥№ｱ",
+    "EUC_JIS_2004": "日本か\u309a𠀋",
+    "SHIFT_JIS_2004": "日本か\u309a—𠀋",
+    "BIG5": "中文十碁",
+    "GBK": "中文€",
+    "EUC_CN": "中文",
+    "GB18030": "中文é😀",
+    "UHC": "한국똠\u327e\ue000",
+    "EUC_KR": "한국\u327e",
+    "JOHAB": "한국똠\u327e",
+}
+_FIRST_TIER = ("SJIS", "EUC_JIS_2004", "GB18030", "UHC")
 
 
 @pytest.fixture
@@ -82,8 +99,6 @@ def _compare(cluster: Cluster, service: Service, encoding: str) -> None:
     end = _write(sides[0], encoding, named, named)
     for client in _CLIENTS[encoding]:
         for slot, options in (("out", _WHOLE), ("text", "")):
-            if encoding == "EUC_JP" and slot == "text":
-                continue
             theirs, ours = (
                 _stream(f"{dsn} client_encoding={client}", f"{slot}_{name}", options, end)
                 for dsn in sides
@@ -142,14 +157,53 @@ def _write(dsn: str, encoding: str, name: bytes, text: bytes) -> str:
     return end.decode()
 
 
-def _stream(dsn: str, slot: str, options: str, end: str) -> object:
+@pytest.mark.parametrize("cluster", _MAJORS, indirect=True)
+def test_clients_of_several_bytes_a_character(cluster: Cluster, tmp_path: Path) -> None:
+    """From a database in UTF8: names, values, prefixes, and a character that there is none for."""
+    name = "in_utf8"
+    database = cluster.create_database(name)
+    with service_in_process(tmp_path) as service:
+        service.create_source(cluster.dsn())
+        body = {"name": "alice", "databases": ["main/*"], "manage_slots": True}
+        service.call("POST", "/users", json={**body, "password": PASSWORD})
+        sides = database.dsn, dsn_of(service, "alice", name)
+        for dsn in sides:
+            with ReplicationClient(dsn) as connection:
+                connection.run("CREATE_REPLICATION_SLOT wide LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        for client, text in _WIDE_TEXTS.items():
+            if cluster.major == 18 and client not in _FIRST_TIER:
+                # The older majors have depth.
+                continue
+            begin = str(database.value("SELECT pg_current_wal_flush_lsn()::text"))
+            data = text.encode()
+            end = _write(sides[0], "UTF8", data, b"a" + data + b"b")
+            theirs, ours = (
+                _stream(f"{dsn} client_encoding={client}", "wide", _WHOLE, end, begin)
+                for dsn in sides
+            )
+            assert ours == theirs, client
+            assert isinstance(theirs, list)
+            assert any(character_map(client).encode(text) in frame.data for frame in theirs)
+            if client == "GB18030":
+                continue
+            end = _write(sides[0], "UTF8", b"plain", "xกy".encode())
+            theirs, ours = (
+                _stream(f"{dsn} client_encoding={client}", "wide", _WHOLE, end, begin)
+                for dsn in sides
+            )
+            assert ours == theirs, client
+            assert isinstance(theirs, tuple)
+            database.execute('DROP TABLE "tplain"; DROP TYPE "yplain"')
+
+
+def _stream(dsn: str, slot: str, options: str, end: str, begin: str = "0/0") -> object:
     """Return the frames up to *end*; or those up to an error, and the error."""
     try:
         connection = ReplicationClient(dsn)
     except ConnectionRefusedError as refused:
         return str(refused).partition("FATAL:")[2].splitlines()[0]
     with connection:
-        connection.start(slot, options)
+        connection.start(slot, options, begin)
         try:
             connection.read_to(end)
         except EOFError as error:
@@ -171,8 +225,8 @@ def test_what_is_not_served(session_cluster: Callable[[int], Cluster], tmp_path:
             service.call("POST", "/users", json={**body, "password": PASSWORD})
             dsn = dsn_of(service, "alice", "in_utf8")
             with pytest.raises(ConnectionRefusedError) as refused:
-                ReplicationClient(f"{dsn} client_encoding=SJIS")
-            assert "conversion between SJIS and UTF8 is not supported" in str(refused.value)
+                ReplicationClient(f"{dsn} client_encoding=EUC_TW")
+            assert "conversion between EUC_TW and UTF8 is not supported" in str(refused.value)
             assert "Connect with client_encoding=UTF8." in str(refused.value)
             with ReplicationClient(f"{dsn} client_encoding=LATIN1") as latin:
                 assert latin.pgconn.parameter_status(b"client_encoding") == b"LATIN1"
@@ -200,10 +254,56 @@ def test_tables_are_the_servers(cluster: Cluster) -> None:
         "KOI8U",
     ):
         assert ClientEncoding.of(encoding, "UTF8").client == encoding
-        ours = {code: byte for code, byte in enumerate(_table(encoding)) if byte}
-        assert _forward(cluster, encoding) == {byte: code for code, byte in ours.items()}
+        ours = _codes(_characters(encoding))
+        assert _forward(cluster, encoding) == {
+            byte[0]: code for code, byte in ours.items() if len(byte) == 1
+        }
         if cluster.major == 17:
-            assert _backward(cluster, encoding) == ours
+            assert _backward(cluster, encoding, 0x10000) == ours
+
+
+@pytest.mark.parametrize("cluster", _MAJORS, indirect=True)
+def test_maps_are_the_servers(cluster: Cluster) -> None:
+    """What has an equivalent, each with the server's bytes."""
+    for encoding in WIDE_ENCODINGS:
+        characters = character_map(encoding)
+        text = "".join(map(chr, _codes(characters)))
+        with cluster.connect() as connection:
+            query = "SELECT convert_to(%s, %s)"
+            ((found,),) = connection.execute(query, [text, encoding]).fetchall()
+        assert found == characters.encode(text)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cluster", [14, 15, 16, 17, 18], indirect=True)
+@pytest.mark.parametrize("encoding", sorted(WIDE_ENCODINGS))
+def test_no_other_character_has_an_equivalent(cluster: Cluster, encoding: str) -> None:
+    """Each code point, and those that are a character in pairs."""
+    codes = 0x110000 if encoding == "GB18030" else 0x30000
+    characters = character_map(encoding)
+    found = _backward(cluster, encoding, codes)
+    if encoding == "GB18030":
+        beyond = range(0x10000, 0x110000)
+        assert [found.pop(code) for code in beyond] == [
+            characters.encode(chr(code)) for code in beyond
+        ]
+    assert found == _codes(characters)
+    if not encoding.endswith("2004"):
+        return
+    alone = "かきくけこカキクケコセツトㇷæɔʌəɚ\u02e9\u02e5\u309a\u0300\u0301"
+    text = "".join(first + second for first in alone for second in alone)
+    with cluster.connect() as connection:
+        ((found,),) = connection.execute("SELECT convert_to(%s, %s)", [text, encoding]).fetchall()
+    assert found == character_map(encoding).encode(text)
+
+
+def _codes(characters: CharacterMap) -> dict[int, bytes]:
+    """Each code point that has an equivalent, beyond ASCII."""
+    return {
+        code: characters.encode(chr(code))
+        for code, place in enumerate(memoryview(characters.codes).cast("I"))
+        if place
+    }
 
 
 _FORWARD = """
@@ -218,12 +318,13 @@ BEGIN
 END $$
 """
 _BACKWARD = """
-CREATE FUNCTION pg_temp.backward(e text) RETURNS TABLE (code int, byte int) LANGUAGE plpgsql AS $$
+CREATE FUNCTION pg_temp.backward(e text, n int) RETURNS TABLE (code int, data bytea)
+LANGUAGE plpgsql AS $$
 BEGIN
-  FOR i IN 128 .. 65535 LOOP
+  FOR i IN 128 .. n - 1 LOOP
     CONTINUE WHEN i BETWEEN 55296 AND 57343;
     BEGIN
-      code := i; byte := get_byte(convert_to(chr(i), e), 0); RETURN NEXT;
+      code := i; data := convert_to(chr(i), e); RETURN NEXT;
     EXCEPTION WHEN untranslatable_character THEN NULL;
     END;
   END LOOP;
@@ -232,15 +333,16 @@ END $$
 
 
 def _forward(cluster: Cluster, encoding: str) -> dict[int, int]:
-    return _called(cluster, _FORWARD, "forward", encoding)
-
-
-def _backward(cluster: Cluster, encoding: str) -> dict[int, int]:
-    return _called(cluster, _BACKWARD, "backward", encoding)
-
-
-def _called(cluster: Cluster, made: str, function: str, encoding: str) -> dict[int, int]:
     with cluster.connect() as connection:
-        connection.execute(made.encode())
-        query = f"SELECT * FROM pg_temp.{function}(%s)".encode()
-        return dict(connection.execute(query, [encoding]).fetchall())
+        connection.execute(_FORWARD)
+        rows = connection.execute("SELECT * FROM pg_temp.forward(%s)", [encoding]).fetchall()
+    return dict(rows)
+
+
+def _backward(cluster: Cluster, encoding: str, codes: int) -> dict[int, bytes]:
+    with cluster.connect() as connection:
+        connection.execute(_BACKWARD)
+        rows = connection.execute(
+            "SELECT * FROM pg_temp.backward(%s, %s)", [encoding, codes]
+        ).fetchall()
+    return dict(rows)

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import random
 import socket
 import ssl
 import struct
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -26,12 +28,14 @@ from spillway.cli.program import main
 from spillway.pg.lsn import Lsn
 from spillway.tls import TlsFiles
 from spillway.walsender import handshake
+from spillway.walsender.copy_stream import CopyStream
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
     from harness.service import Service
+    from spillway.plugins.messages import EncodedBatch
 
 CREATE = "CREATE_REPLICATION_SLOT {} LOGICAL test_decoding NOEXPORT_SNAPSHOT"
 
@@ -144,7 +148,36 @@ def test_users_by_command(
         assert problem["code"] == "invalid_request"
 
 
-def test_tls(pg15: Database, tmp_path: Path) -> None:
+def _is_delivered_live(
+    database: Database, dsn: str, slot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stream a slot until a transaction has come from the thread that decoded it."""
+    takers: list[str] = []
+    take = CopyStream.take
+
+    def noted(stream: CopyStream, messages: EncodedBatch, confirm_lsn: Lsn) -> None:
+        takers.append(threading.current_thread().name)
+        take(stream, messages, confirm_lsn)
+
+    with monkeypatch.context() as patched, ReplicationClient(dsn) as client:
+        patched.setattr(CopyStream, "take", noted)
+        assert client.run(CREATE.format(slot)).failure is None
+        client.start(slot)
+        for number in range(1, 101):
+            database.execute("INSERT INTO live VALUES (%s)", [number])
+            frames = client.read_to(str(database.value("SELECT pg_current_wal_flush_lsn()::text")))
+            if takers[-1].startswith("spillway-decode"):
+                break
+        assert takers[-1].startswith("spillway-decode")
+        rows = [frame.data for frame in frames if frame.data.startswith(b"table")]
+        assert rows == [
+            f"table public.live: INSERT: i[integer]:{i}".encode() for i in range(1, number + 1)
+        ]
+        assert all(before.end <= after.end for before, after in itertools.pairwise(frames))
+
+
+def test_tls(pg15: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pg15.execute("CREATE TABLE live (i int)")
     authority = Authority.make(tmp_path)
     pair = authority.sign("service")
     files = TlsFiles(pair.certificate, pair.key)
@@ -155,6 +188,7 @@ def test_tls(pg15: Database, tmp_path: Path) -> None:
             with ReplicationClient(f"{verified} {more}") as connection:
                 assert connection.pgconn.ssl_in_use
                 assert connection.run("IDENTIFY_SYSTEM").failure is None
+        _is_delivered_live(pg15, verified, "live", monkeypatch)
         assert "is without encryption, which this server asks for" in _refusal(
             f"{dsn} sslmode=disable"
         )
@@ -176,9 +210,13 @@ def _direct() -> str:
     return "sslnegotiation=direct" if pq.version() >= 170_000 else ""
 
 
-def test_a_stream_and_its_ends(pg15: Database, tmp_path: Path) -> None:
+def test_a_stream_and_its_ends(
+    pg15: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pg15.execute("CREATE TABLE t (i int)")
+    pg15.execute("CREATE TABLE live (i int)")
     with serving(pg15, tmp_path) as (service, dsn):
+        _is_delivered_live(pg15, dsn, "live", monkeypatch)
         with ReplicationClient(dsn) as first:
             first.run(CREATE.format("s"))
             first.start("s")

@@ -189,7 +189,7 @@ def test_moved_from_the_primary(stage: Stage, pair: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("on_primary", [False, deep(True)], ids=["service", "primary"])
-@pytest.mark.parametrize("pair", pairs((18, 18), (14, 14)), ids=named)
+@pytest.mark.parametrize("pair", pairs((18, 18)), ids=named)
 def test_from_creation_to_drop(stage: Stage, pair: tuple[int, int], *, on_primary: bool) -> None:
     """Under load: the copy of fifty tables, all that a subscription can be told, and its end."""
     # With two_phase, REFRESH copies nothing.

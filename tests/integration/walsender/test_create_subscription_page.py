@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.page_shell import PageShell
 from harness.postgresql_subscription import wait_until
 from harness.service import service_in_process
 from spillway.pg.lsn import Lsn
@@ -20,29 +18,9 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "create-subscri
 
 
 def test_the_page_is_followed(pg18: Database, pg15: Database, tmp_path: Path) -> None:
-    command = tmp_path / "bin" / "spillway"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m spillway.cli "$@"\n')
-    command.chmod(0o755)
     subscriber = pg15
     with service_in_process(tmp_path / "data") as service:
-
-        def shell(script: str) -> str:
-            environment = {
-                "PATH": f"{command.parent}:{os.environ['PATH']}",
-                "SPILLWAY_URL": f"http://127.0.0.1:{service.http_port}",
-            }
-            done = subprocess.run(
-                ["bash", "-ec", script],
-                env={**os.environ, **environment},
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            assert done.returncode == 0, (script, done.stderr)
-            return done.stdout
-
+        shell = PageShell(tmp_path, service.http_port)
         # The page's source and database are both called shop, and here both as the database.
         service.create_source(pg18.cluster.dsn(), pg18.name)
         page = re.sub(r"\bshop\b", pg18.name, PAGE.read_text())

@@ -8,14 +8,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from harness.pg_port import create_user, dsn_of, serving
+import pytest
+
+from harness.pg_port import PASSWORD, create_user, dsn_of, serving
 from harness.replication_client import Failure, ReplicationClient
+from harness.serve_process import ServeProcess
+from spillway.demo.private_postgres import free_port
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from harness.cluster import Database
     from harness.service import Service
@@ -39,6 +41,8 @@ def test_a_slot_that_is_gone(
         # The worker has what committed before; it gets the rest, and has its slot as it was.
         with ReplicationClient(dsn) as worker:
             worker.start(SLOT, OPTIONS, begin)
+            # Neither a connection that ends nor a service that dies leaves it behind, until then.
+            assert service.slot(SLOT)["temporary"]
             assert [frame.data[:1] for frame in worker.read_to(end)] == [b"B", b"R", b"I", b"C"]
             slot = service.slot(SLOT)
             assert (slot["plugin"], slot["database"], slot["two_phase"], slot["temporary"]) == (
@@ -78,6 +82,35 @@ def test_a_slot_that_is_gone(
         assert failure == Failure(
             "55000", f'replication slot "{SLOT}" was not created in this database'
         )
+
+
+@pytest.mark.long
+def test_a_service_that_dies_before_the_worker_answers(pg15: Database, tmp_path: Path) -> None:
+    """The subscription may be gone when it is up again: nobody would drop the slot."""
+    port = free_port()
+    serve = ServeProcess(tmp_path / "data", environment={"SPILLWAY_PG_PORT": str(port)})
+    try:
+        service = serve.service()
+        source = service.create_source(pg15.cluster.dsn())
+        create_user(service, "alice", pg15.name, manage_slots=True)
+        service.create_slot("keeps", pg15.name)
+        pg15.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        begin = str(pg15.value("SELECT pg_current_wal_insert_lsn()::text"))
+        dsn = f"host=127.0.0.1 port={port} user=alice password='{PASSWORD}' dbname={pg15.name}"
+        answers = "pg_2_sync_2_2"
+        with ReplicationClient(dsn) as silent, ReplicationClient(dsn) as worker:
+            silent.start(SLOT, OPTIONS, begin)
+            worker.start(answers, OPTIONS, begin)
+            worker.feedback(int(Lsn.parse(begin)), reply_requested=True)
+            worker.read_until(lambda: bool(worker.keepalives))
+            assert service.slot(SLOT)["temporary"]
+            serve.kill()
+        serve.start()
+        assert _slots(service) == ["keeps", answers]
+        assert not service.slot(answers)["temporary"]
+    finally:
+        serve.stop()
+        pg15.execute("SELECT pg_drop_replication_slot(%s)", [source["slot_name"]])
 
 
 def _slots(service: Service) -> list[str]:

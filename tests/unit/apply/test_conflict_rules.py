@@ -15,7 +15,7 @@ from spillway.apply.conflicts.kinds import ALLOWED, DEFAULTS, ConflictKind, Reso
 from spillway.apply.conflicts.log import ConflictFile
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.errors import InvalidOption
-from spillway.subscriber.conflict_file import read_conflicts
+from spillway.subscriber.conflict_file import ConflictReader, Reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,35 +91,81 @@ def test_values_are_cut_as_postgresql_cuts_them() -> None:
     )
 
 
-def test_a_conflict_that_comes_again_counts_once(tmp_path: Path) -> None:
-    file = ConflictFile(tmp_path / "conflicts.jsonl")
-    other = replace(CONFLICT, number=3)
-    for met in ([CONFLICT], [CONFLICT], [other]):
-        file.record(met)
-    assert file.counts == {("public.t", "insert_exists"): 2}
-    found = read_conflicts(tmp_path / "conflicts.jsonl")
-    assert [one["number"] for one in found] == [2, 3]
-    assert found[0]["id"] == "1/10/2/insert_exists"
+def numbers(reading: Reading) -> list[tuple[int, int]]:
+    """Positions in the log, and numbers of the conflicts."""
+    return [(one.position, one.document["number"]) for one in reading.met]
+
+
+def test_a_reader_gets_each_line_once_whoever_began_anew(tmp_path: Path) -> None:
+    path = tmp_path / "conflicts.jsonl"
+    reader = ConflictReader(path)
+    assert reader.read().met == ()
+    ConflictFile(path).record([CONFLICT])
+    # What is not taken is read again.
+    for _ in range(2):
+        reading = reader.read()
+        assert numbers(reading) == [(1, 2)]
+    assert reading.met[0].document["id"] == "1/10/2/insert_exists"
     assert json.loads(json.dumps(CONFLICT.as_json()))["local"][0]["row"] == {"id": "1", "v": None}
+    reader.taken(reading)
+    assert reader.read().met == ()
+    # A program that was killed while it wrote left half a line; the next one goes on counting.
+    with path.open("ab") as file:
+        file.write(b'{"log": "x", "position": 2, "id"')
+    ConflictFile(path).record([replace(CONFLICT, number=3), replace(CONFLICT, number=4)])
+    reading = reader.read()
+    assert numbers(reading) == [(2, 3), (3, 4)]
+    reader.taken(reading)
+    # A reader that knows nothing finds everything, of one log.
+    again = ConflictReader(path).read()
+    assert numbers(again) == [(1, 2), (2, 3), (3, 4)]
+    assert len({one.log for one in again.met}) == 1
+
+
+def test_what_an_earlier_release_wrote_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "conflicts.jsonl"
+    path.write_text(json.dumps(CONFLICT.as_json()) + "\nno JSON\n[]\n")
+    ConflictFile(path).record([replace(CONFLICT, number=3)])
+    found = ConflictReader(path).read()
+    assert [(bool(one.log), one.position) for one in found.met] == [(False, 0), (True, 1)]
 
 
 def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "FILE_BYTES_MAX", 10_000)
     path = tmp_path / "conflicts.jsonl"
-    file = ConflictFile(path)
+    file, reader = ConflictFile(path), ConflictReader(path)
+    found = []
     for number in range(100):
         file.record([replace(CONFLICT, number=number)])
+        if number % 7 == 0:
+            # The one that was written becomes the older one in between.
+            reading = reader.read()
+            found += numbers(reading)
+            reader.taken(reading)
+    found += numbers(reader.read())
+    assert found == [(number + 1, number) for number in range(100)]
     assert sum(one.stat().st_size for one in tmp_path.iterdir()) < 21_000
-    assert read_conflicts(path)[-1]["number"] == 99
+    # Who comes late sees by the numbers how much is gone.
+    late = numbers(ConflictReader(path).read())
+    assert late[-1] == (100, 99)
+    assert late[0][0] > 50
+    assert late == found[-len(late) :]
     # A value that is long is cut, and a line that is still too long has no rows.
     long = replace(CONFLICT, remote={f"c{n}": b"x" * 5000 for n in range(100)}, number=100)
     file.record([long])
-    last = read_conflicts(path)[-1]
+    last = ConflictReader(path).read().met[-1].document
     assert last["number"] == 100
     assert last["is_cut"]
 
 
-def test_a_file_that_can_not_be_written_ends_nothing(tmp_path: Path) -> None:
-    file = ConflictFile(tmp_path / "no" / "such" / "directory")
+def test_a_file_that_can_not_be_written_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "made" / "conflicts.jsonl"
+    file = ConflictFile(path)
     file.record([CONFLICT])
-    assert file.counts.total() == 1
+    assert "can't be written" in caplog.text
+    path.parent.mkdir()
+    file.record([CONFLICT])
+    # One is missing, and that is told.
+    assert numbers(ConflictReader(path).read()) == [(2, 2)]

@@ -56,8 +56,9 @@ def _serialised() -> bytes:
     attributes.pages[0] = Page(physical=False)
     for offset, missing in enumerate((None, b"\7\0\0\0", UnreadableMissing("hstore")), 1):
         row = PgAttribute(
-            9, "c", 23, 4, offset, -1, True, "i", False, missing is not None, "", "", False, missing
-        )
+            9, "c", 23, 4, offset, -1, True, "i", False, False, missing is not None, "", "", False,
+            0, missing,
+        )  # fmt: skip
         mirror.heaps.admit(CatalogTuple(attributes, offset, xmin=3, row=row, xmax=None))
     mirror.heaps.fates.note_multixact(5, 801)
     return serialize(mirror)

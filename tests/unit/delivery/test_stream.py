@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.asleep import asleep
 from spillway.delivery import stream as stream_module
 from spillway.delivery.active_consumer import ActiveConsumer
 from spillway.delivery.reader import Counts, Step
 from spillway.delivery.shared_reader import AT_ONCE_BYTES, Boundary, SharedReader
 from spillway.delivery.shared_readers import SharedReaders
 from spillway.delivery.shared_steps import SharedSteps
-from spillway.delivery.stream import EngineStream
+from spillway.delivery.stream import BORROWED_BYTES, EngineStream
 from spillway.errors import CorruptTransactionLog, InvalidRequest, LeaseLost
+from spillway.loop_turn import LendingLoop
 from spillway.plugins.messages import EncodedBatch
 from spillway.txlog.reader import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from spillway.pg.lsn import Lsn
 
 BATCH_BYTES = 1000
 
@@ -43,6 +47,9 @@ class Log:
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         self.listeners.add(listener)
+
+    def prefer(self, listener: Callable[[], None]) -> bool:
+        return listener in self.listeners
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         self.listeners.discard(listener)
@@ -404,3 +411,195 @@ async def test_a_peeking_stream_counts_and_confirms_nothing(workers: ThreadPoolE
     with pytest.raises(InvalidRequest):
         await stream.stream.confirm(*[1] * 3)  # type: ignore[arg-type]
     await stream.stream.close()
+
+
+# ---- what is handed over while the caller waits
+
+
+class Live:
+    """Takes what comes live: (LSN of the message, what may be confirmed, the thread)."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, int, int]] = []
+        self.ready = True
+        self.failure: Exception | None = None
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def take(self, messages: EncodedBatch, confirm_lsn: Lsn) -> None:
+        if self.failure is not None:
+            raise self.failure
+        lsn = int.from_bytes(messages.lsns[:8], "little")
+        self.taken.append((lsn, confirm_lsn, threading.get_ident()))
+
+
+class Waiting:
+    """A stream that is live, whose caller waits for a batch and has somebody take what comes."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.loop = asyncio.get_running_loop()
+        self.live = Live()
+        self.batch = asyncio.create_task(stream.stream.next_batch(60, self.live))
+
+    async def from_another_thread(self, *published: Step | Exception, nbytes: int = 100) -> int:
+        """Publish while the loop sleeps; return the thread that did."""
+
+        def publish() -> int:
+            assert isinstance(self.loop, LendingLoop)
+            asleep(self.loop)
+            self.stream.log.publish(*published, nbytes=nbytes)
+            return threading.get_ident()
+
+        return await asyncio.to_thread(publish)
+
+
+def on_lending_loop(test: Callable[[Waiting], Awaitable[None]]) -> None:
+    """Run *test* on a loop as the service has it."""
+
+    async def main() -> None:
+        with ThreadPoolExecutor(2) as workers:
+            stream = Stream(workers)
+            await stream.live()
+            waiting = Waiting(stream)
+            await asyncio.sleep(0)
+            try:
+                await test(waiting)
+            finally:
+                stream.reader.go.set()
+                waiting.batch.cancel()
+                await asyncio.gather(waiting.batch, return_exceptions=True)
+                await stream.stream.close()
+
+    with asyncio.Runner(loop_factory=LendingLoop) as runner:
+        runner.run(asyncio.wait_for(main(), 60))
+
+
+def test_what_comes_live_is_taken_by_who_publishes_it() -> None:
+    async def test(waiting: Waiting) -> None:
+        stream = waiting.stream
+        first = await waiting.from_another_thread(step(10, exhausted=True))
+        second = await waiting.from_another_thread(step(20, exhausted=True))
+        assert waiting.live.taken == [(10, 11, first), (20, 21, second)]
+        assert stream.reader.threads == [first, second]
+        assert not waiting.batch.done()
+        assert stream.slot.counts.total_txns == 3
+        await stream.stream.confirm(*[99] * 3)  # type: ignore[arg-type]
+        assert stream.slot.confirmed == 21
+
+    on_lending_loop(test)
+
+
+def test_a_loop_that_is_awake_takes_it_itself() -> None:
+    async def test(waiting: Waiting) -> None:
+        waiting.stream.log.publish(step(10, exhausted=True))
+        assert waiting.live.taken == []
+        await waiting.from_another_thread(step(20, exhausted=True))
+        here = threading.get_ident()
+        assert [(lsn, thread == here) for lsn, _, thread in waiting.live.taken] == [
+            (10, True), (20, False),
+        ]  # fmt: skip
+        assert not waiting.batch.done()
+
+    on_lending_loop(test)
+
+
+def test_more_than_a_little_is_not_taken_in_the_midst_of_decoding() -> None:
+    async def test(waiting: Waiting) -> None:
+        stream = waiting.stream
+        await waiting.from_another_thread(step(10, exhausted=True), nbytes=BORROWED_BYTES + 1)
+        while not waiting.live.taken:  # noqa: ASYNC110 - as soon as the loop has come to it
+            await asyncio.sleep(0)
+        assert waiting.live.taken == [(10, 11, threading.get_ident())]
+        # Nor on the event loop.
+        await waiting.from_another_thread(step(20, exhausted=True), nbytes=AT_ONCE_BYTES + 1)
+        batch = await waiting.batch
+        assert batch.confirm_lsn == 21
+        assert len(waiting.live.taken) == 1
+        assert stream.reader.threads[-1] != threading.get_ident()
+
+    on_lending_loop(test)
+
+
+def test_who_is_not_ready_gets_it_when_it_asks() -> None:
+    async def test(waiting: Waiting) -> None:
+        waiting.live.ready = False
+        await waiting.from_another_thread(step(10, exhausted=True))
+        batch = await waiting.batch
+        assert (batch.wal_start, batch.confirm_lsn) == (10, 11)
+        assert waiting.live.taken == []
+
+    on_lending_loop(test)
+
+
+def test_what_a_taker_raises_is_its_streams_own() -> None:
+    """Not the decoder's; and what it was given does not come again."""
+
+    async def test(waiting: Waiting) -> None:
+        waiting.live.failure = ValueError("can't be converted")
+        await waiting.from_another_thread(step(10, exhausted=True))
+        with pytest.raises(ValueError, match="converted"):
+            await waiting.batch
+        waiting.stream.log.publish(step(20, exhausted=True))
+        assert await waiting.stream.lsn() == 20
+
+    on_lending_loop(test)
+
+
+@pytest.mark.parametrize("why", ["damage", "lost", "stopped"])
+def test_what_ends_a_stream_is_raised_to_its_caller(why: str) -> None:
+    async def test(waiting: Waiting) -> None:
+        error = CorruptTransactionLog("damaged")
+        if why == "lost":
+            waiting.stream.slot.invalid = LeaseLost("another process serves it")
+        if why == "stopped":
+            waiting.stream.session.error = error
+        await waiting.from_another_thread(error if why == "damage" else step(10, exhausted=True))
+        if why == "stopped":
+            # What is there already is handed over first.
+            assert (await waiting.batch).confirm_lsn == 11
+            waiting.batch = asyncio.create_task(waiting.stream.stream.next_batch(60, waiting.live))
+        with pytest.raises(LeaseLost if why == "lost" else CorruptTransactionLog):
+            await waiting.batch
+        assert waiting.live.taken == []
+
+    on_lending_loop(test)
+
+
+def test_who_ends_a_stream_waits_for_the_step_that_is_being_taken() -> None:
+    async def test(waiting: Waiting) -> None:
+        reader, loop = waiting.stream.reader, waiting.loop
+        events: list[str] = []
+
+        def end() -> None:
+            events.append(f"ended, {len(waiting.live.taken)} taken")
+            waiting.batch.cancel()
+
+        def publish() -> None:
+            assert isinstance(loop, LendingLoop)
+            asleep(loop)
+            waiting.stream.log.publish(step(10, exhausted=True))
+
+        def both() -> None:
+            reader.go.clear()
+            publisher = threading.Thread(target=publish)
+            publisher.start()
+            while not reader.threads:
+                threading.Event().wait(0.001)
+            loop.call_soon_threadsafe(end)
+            # If it could run in the midst of the step it would by now.
+            threading.Event().wait(0.05)
+            reader.go.set()
+            publisher.join()
+
+        await asyncio.to_thread(both)
+        assert events == ["ended, 1 taken"]
+        with pytest.raises(asyncio.CancelledError):
+            await waiting.batch
+        # It is accounted for, as any that was sent.
+        assert waiting.stream.slot.counts.total_txns == 2
+        waiting.stream.log.publish(step(20, exhausted=True))
+        assert await waiting.stream.lsn() == 20
+
+    on_lending_loop(test)

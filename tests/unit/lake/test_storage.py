@@ -320,6 +320,11 @@ def test_a_lease_that_is_damaged_is_told(bucket: ObjectPath, quick: None, text: 
     ):
         pytest.fail("at work without a lease")
     assert "Remove it" in caught.value.hint
+    with pytest.raises(LakeTableConflict, match="can't be read") as asked:
+        position.is_locked(bucket)
+    assert asked.value.hint == caught.value.hint
     file.unlink()
+    assert not position.is_locked(bucket)
     with position.locked(bucket):
+        assert position.is_locked(bucket)
         lease.check(bucket)

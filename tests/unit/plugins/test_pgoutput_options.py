@@ -38,8 +38,12 @@ def test_every_table_stands_for_publications(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [140_000, 150_000, 160_000, 180_000])
-def test_only_local_is_known_to_every_version(version: int) -> None:
+def test_origins_are_left_out_of_any_version(version: int) -> None:
     options = {"proto_version": "1", "publication_names": "p"}
-    assert not parse_options(options, version).only_local
-    assert parse_options(options | {"spillway.only_local": "on"}, version).only_local
-    assert not parse_options(options | {"spillway.only_local": "off"}, version).only_local
+    assert parse_options(options | {"spillway.origin": "none"}, version).only_local
+    assert not parse_options(options | {"spillway.origin": "any"}, version).only_local
+    with pytest.raises(InvalidOption, match="unrecognized origin value"):
+        parse_options(options | {"spillway.origin": "some"}, version)
+    if version < 160_000:
+        with pytest.raises(InvalidOption, match="unrecognized pgoutput option: origin"):
+            parse_options(options | {"origin": "none"}, version)

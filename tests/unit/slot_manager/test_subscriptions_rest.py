@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from harness.subscription_stage import publication, table
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.service.model import PublishedTable
 from spillway.slot_manager.subscriptions.models import LakeTarget
+from spillway.store.rows import ConflictTotals
 from spillway.subscriber.model import Failure, SubscriptionState, TableState
 
 if TYPE_CHECKING:
     import httpx
+    import pytest
 
     from harness.fake_engine import FakeEngine
     from harness.fake_subscriptions import FakeSubscriptions
@@ -188,6 +191,72 @@ async def test_metrics(client: httpx.AsyncClient, subscriptions: FakeSubscriptio
     assert f'spillway_subscription_lag_seconds{{{labels}subscription="a"}} 1.5' in text
     assert f'spillway_subscription_rows{{{labels}subscription="a"}} 7.0' in text
     assert f'{labels}subscription="a",table_state="ready"}} 1.0' in text
+
+
+MET = {
+    "id": "0/1/1/update_missing", "kind": "update_missing", "resolution": "skip", "why": "",
+    "schema": "public", "table": "t", "local": [], "remote": {"id": "1"}, "identity": {"id": "1"},
+    "origin": "", "committed_at": "2026-11-23T08:00:00+00:00", "lsn": "0/1", "xid": 7, "number": 1,
+    "detail": "Could not find the row to be updated.",
+}  # fmt: skip
+TOTALS = ConflictTotals({("public.t", "update_missing"): 9, ("public.u", "k"): 2}, 1, 3)
+STATS = {
+    "received_lsn": "0/3", "applied_lsn": "0/2", "apply_error_count": 4,
+    "last_msg_send_time": "2026-11-23T08:00:00+00:00",
+}  # fmt: skip
+
+
+async def test_stats_and_conflicts(
+    client: httpx.AsyncClient, subscriptions: FakeSubscriptions
+) -> None:
+    await create(client)
+    nothing = (await client.get("/v1/subscriptions/a/stats")).json()
+    assert (nothing["received_lsn"], nothing["confl_insert_exists"]) == (None, 0)
+    table = TableState("public.t", "ready", 5, sync_state="r", changes_per_second=2.5)
+    subscriptions.change("a", stats=STATS, conflicts=TOTALS, table_states=(table,))
+    subscriptions.met["a"] = [MET, {**MET, "id": "0/1/2/k", "kind": "k", "table": "u"}]
+    stats = (await client.get("/v1/subscriptions/a/stats")).json()
+    assert (stats["subname"], stats["received_lsn"], stats["latest_end_lsn"]) == ("a", "0/3", None)
+    assert (stats["confl_update_missing"], stats["apply_error_count"]) == (9, 4)
+    assert (stats["conflicts_dropped"], stats["conflicts_missed"]) == (10, 3)
+    assert (stats["changes_per_second"], stats["tables"][0]["sync_state"]) == (2.5, "r")
+    assert stats["last_msg_send_time"] == "2026-11-23T08:00:00Z"
+    conflicts = "/v1/subscriptions/a/conflicts"
+    found = (await client.get(conflicts)).json()
+    assert found.pop("conflicts")[0] == MET
+    assert found == {"name": "a", "kept": 1, "dropped": 10, "missed": 3}
+    for query, wanted in (
+        ("kind=k", ["k"]),
+        ("table=public.t", ["update_missing"]),
+        ("limit=0", []),
+    ):
+        answer = (await client.get(f"{conflicts}?{query}")).json()
+        assert [one["kind"] for one in answer["conflicts"]] == wanted, query
+    refused = await client.get(f"{conflicts}?colour=1")
+    assert refused.json()["code"] == "invalid_request"
+
+
+async def test_series_of_tables_are_bounded(
+    client: httpx.AsyncClient, subscriptions: FakeSubscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spillway.slot_manager.metrics.TABLES_MAX", 2)
+    await create(client)
+    tables = tuple(TableState(f"public.t{n}", "ready", n) for n in range(5))
+    counts = {("public.t", "k"): 9, ("public.u", "k"): 2, ("public.u", "l"): 1, ("", "k"): 1}
+    totals = ConflictTotals(counts, 1, 3)
+    subscriptions.change("a", table_states=tables, conflicts=totals)
+    text = (await client.get("/metrics")).text
+    found = re.findall(r'table_(\w+)\{.*?(?:kind="(\w+)".*)?,table="(.*?)"\} (.*)', text)
+    assert found == [
+        ("conflicts", "k", "public.t", "9.0"),
+        ("conflicts", "k", "public.u", "2.0"),
+        ("conflicts", "k", "", "1.0"),
+        ("conflicts", "l", "", "1.0"),
+        ("changes", "", "public.t4", "4.0"),
+        ("changes", "", "public.t3", "3.0"),
+        ("changes", "", "", "3.0"),
+    ]
+    assert "spillway_subscription_conflicts_missed{" in text
 
 
 async def test_tables_come_in_pages(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -88,7 +88,7 @@ def test_every_rest_call_has_one_here() -> None:
         for service in services.values()
         for method in service.methods
     }
-    # Who may come in is for REST alone, and so are conflicts, as grpc.md says.
+    # Who may come in is for REST alone, as grpc.md says.
     users = {name for name in rest if re.search(r"_users?$", name)}
     assert users == {"get_user", "list_users", "alter_user", "create_user", "drop_user"}
-    assert calls == rest - users - {"get_subscription_conflicts"}
+    assert calls == rest - users

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from google.protobuf.json_format import MessageToDict
 
 from harness.fake_subscriptions import CREATED_AT, FakeSubscriptions
 from spillway.pg.lsn import Lsn
+from spillway.store.rows import ConflictTotals
 from spillway.subscriber.model import Failure, SubscriptionState, TableState
 from spillway.v1 import subscriptions_pb2 as pb
 from spillway.v1 import subscriptions_pb2_grpc
@@ -120,3 +122,47 @@ async def test_all_and_some_at_once(stub: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.AlterSubscription(request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_stats_and_conflicts(
+    stub: Any, subscriptions: FakeSubscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stub.CreateSubscription(wanted())
+    nothing = await stub.GetSubscriptionStats(pb.GetSubscriptionStatsRequest(name="a"))
+    assert (nothing.received_lsn, nothing.HasField("told_at")) == (0, False)
+    subscriptions.change(
+        "a",
+        stats={"received_lsn": "0/3", "last_msg_send_time": CREATED_AT.isoformat()},
+        conflicts=ConflictTotals({("public.t", "update_missing"): 9}, 2, 3),
+        table_states=(TableState("public.t", "ready", 5, sync_state="r", changes_per_second=2.5),),
+        told_at=CREATED_AT,
+    )
+    stats = await stub.GetSubscriptionStats(pb.GetSubscriptionStatsRequest(name="a"))
+    assert (stats.subname, stats.received_lsn, stats.confl_update_missing) == ("a", 3, 9)
+    assert (stats.conflicts_dropped, stats.conflicts_missed) == (7, 3)
+    assert stats.last_msg_send_time == stats.told_at
+    assert (stats.tables[0].sync_state, stats.changes_per_second) == ("r", 2.5)
+    assert not stats.HasField("pid")
+    one = {
+        "id": "0/1/1/k",
+        "kind": "k",
+        "schema": "s",
+        "table": "t",
+        "remote": {"id": "1"},
+        "xid": 7,
+    }
+    subscriptions.met["a"] = [one, {**one, "id": "0/1/2/l", "kind": "l", "remote": None}]
+    # Each in a part of its own; the last part has the totals.
+    monkeypatch.setattr("spillway.stream.subscription_service._PART_BYTES", 1)
+
+    async def conflicts(**asked: Any) -> list[pb.SubscriptionConflicts]:
+        request = pb.GetSubscriptionConflictsRequest(name="a", **asked)
+        return [part async for part in stub.GetSubscriptionConflicts(request)]
+
+    parts = await conflicts()
+    assert [len(part.conflicts) for part in parts] == [1, 1, 0]
+    assert MessageToDict(parts[0].conflicts[0]) == one
+    assert (parts[-1].kept, parts[-1].dropped, parts[-1].missed) == (2, 7, 3)
+    (only, _) = await conflicts(kind="l")
+    assert only.conflicts[0]["id"] == "0/1/2/l"
+    assert [len(part.conflicts) for part in await conflicts(table="s.u")] == [0]

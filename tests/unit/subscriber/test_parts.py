@@ -24,6 +24,7 @@ from spillway.subscriber.run_processes import RunRecord, end_processes, identify
 from spillway.subscriber.run_start import LOCKED
 from spillway.subscriber.run_status import RunStatus
 from spillway.subscriber.supervisor import error_in
+from spillway.subscriber.table_rates import TableRates
 from spillway.subscriber.targets import RunPlan, kind_names, target_kind
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ def plan(**changed: Any) -> RunPlan:
         "copy_data": True,
         "copies": True,
         "origin": "any",
+        "streaming": "off",
         "two_phase": False,
         "created_us": 0,
         "skip_lsn": None,
@@ -392,3 +394,35 @@ def test_publications_of_less_than_whole_tables_are_refused() -> None:
     ):
         with pytest.raises(UnsupportedFeature, match=what):
             LakeTarget().check_publication(refused)
+
+
+def test_rates_are_of_the_last_seconds_or_unknown() -> None:
+    rates = TableRates()
+
+    def at(now: float, changes: int, copied: int | None = None) -> TableState:
+        state = "copying" if copied is not None else "ready"
+        told = TableState("public.t", state, changes, copied, 1000)
+        (found,) = rates.of(now, [told])
+        return found
+
+    assert at(100, 50).changes_per_second is None
+    assert at(100.5, 60).changes_per_second is None
+    assert at(102, 70).changes_per_second == 10
+    for now in range(103, 140):
+        found = at(now, 70 + 5 * (now - 102))
+    assert found.changes_per_second == 5
+    assert found.seconds_left is None
+    # It stands still.
+    for now in range(140, 160):
+        found = at(now, 300)
+    assert found.changes_per_second == 0
+    # A count that went back is of another beginning.
+    assert at(160, 1).changes_per_second is None
+    rates.forget()
+    assert at(161, 2).changes_per_second is None
+    at(200, 2, 100)
+    copying = at(204, 2, 500)
+    assert (copying.bytes_per_second, copying.seconds_left) == (
+        pytest.approx(500 / 43),
+        pytest.approx(43),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -25,6 +26,7 @@ from spillway.errors import (
     SpillwayError,
     SubscriptionFailed,
     TableNotReadable,
+    UnknownConflict,
     UnknownPublication,
     UnknownSource,
     UnknownSubscription,
@@ -577,3 +579,46 @@ async def test_a_subscription_is_not_stored_or_removed_without_the_lease(stage: 
             await change
         assert await stage.metadata.list_subscriptions() == before
     assert list(stage.engine.slots) == ["a"]
+
+
+def write_conflicts(stage: Stage, *numbers: int) -> None:
+    """Write what a program writes that meets them."""
+    with (stage.root / "a" / "conflicts.jsonl").open("a") as file:
+        for number in numbers:
+            one = {"id": f"0/1/{number}/k", "kind": "update_missing", "schema": "s", "table": "t"}
+            file.write(json.dumps({"log": "x", "position": number, **one}) + "\n")
+
+
+@pytest.mark.follows_hint("unknown_conflict")
+async def test_conflicts_outlive_whoever_dies(stage: Stage) -> None:
+    await stage.create("a")
+    await stage.wait("a", lambda s: s.state == S.STREAMING)
+    write_conflicts(stage, 1, 2)
+    told = await stage.wait("a", lambda s: s.conflicts.total)
+    assert told.stats["confl_update_missing"] == 2
+    with pytest.raises(UnknownConflict) as refused:
+        await stage.subscriptions.conflict("a", "0/1/9/k")
+    # The hint's command is this call.
+    assert "subscription conflicts a" in remedy(refused.value, "unknown_conflict")
+    newest, _ = await stage.subscriptions.conflicts("a", 9)
+    assert await stage.subscriptions.conflict("a", newest["id"]) == newest
+
+    # The program has ended, and the service dies before it looks again.
+    await stage.subscriptions.disable("a")
+    await stage.stop()
+    stage.engine.taken_listeners.clear()
+    write_conflicts(stage, 3, 6)
+    await stage.start()
+    told = await stage.subscriptions.get("a")
+    assert (told.conflicts.total, told.conflicts.missed, told.pid) == (4, 2, None)
+    assert told.table_states == ()
+    assert [one["id"][4] for one in await stage.subscriptions.conflicts("a", 2)] == ["6", "3"]
+    # A process that stands by shows them, too.
+    await stage.lose_lease()
+    write_conflicts(stage, 7)
+    assert len(await stage.subscriptions.conflicts("a", 9)) == 4
+    await stage.take_lease()
+    assert len(await stage.subscriptions.conflicts("a", 9)) == 5
+    await stage.subscriptions.drop("a")
+    await stage.create("a")
+    assert await stage.subscriptions.conflicts("a", 9) == []

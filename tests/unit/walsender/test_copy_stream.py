@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from harness.asleep import asleep
 from spillway._kernels.walsender.copy_data import OPEN_WRITES, copy_data_frames
+from spillway.loop_turn import LendingLoop
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 from spillway.service.model import StreamBatch
@@ -19,6 +21,7 @@ from spillway.walsender.failures import WireError
 from spillway.walsender.handshake import Connection
 
 if TYPE_CHECKING:
+    from spillway.delivery.model import LiveConsumer
     from spillway.service.interface import SlotStream
     from spillway.walsender.streams import Reader
 
@@ -71,7 +74,7 @@ class Scripted:
         self.confirmed: list[int] = []
         self.asked = asyncio.Event()
 
-    async def next_batch(self, timeout_s: float) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: object = None) -> StreamBatch:
         if self._batches:
             return self._batches.pop(0)
         self.asked.set()
@@ -196,7 +199,7 @@ class Endless:
     def __init__(self) -> None:
         self.taken = 0
 
-    async def next_batch(self, timeout_s: float) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: object = None) -> StreamBatch:
         self.taken += 1
         messages = EncodedBatch(
             bytes(BATCH_BYTES),
@@ -243,3 +246,138 @@ async def _stalled() -> int:
 def test_a_client_that_reads_nothing_is_waited_for() -> None:
     # What the sockets hold, and a batch or two.
     assert asyncio.run(_stalled()) < 32
+
+
+# ---- what is written by who has borrowed the loop's turn
+
+
+class Lively(Scripted):
+    """A stream whose messages all come while its caller waits."""
+
+    live: LiveConsumer | None = None
+
+    async def next_batch(self, timeout_s: float, live: LiveConsumer | None = None) -> StreamBatch:
+        if not timeout_s:
+            return _batch(b"", 0, 40, 900)
+        self.live = live
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def _frames_of(data: bytes) -> list[tuple[bytes, int, int]]:
+    """Kind, the LSN that it bears, and the payload's size, of each message."""
+    found = []
+    while data:
+        length = int.from_bytes(data[1:5], "big")
+        assert len(data) > length, "a message is cut"
+        body = data[5 : length + 1]
+        found.append((body[:1], int.from_bytes(body[1:9], "big"), len(body)))
+        data = data[length + 1 :]
+    return found
+
+
+async def _taken_elsewhere(sizes: list[int], sent: bytes) -> tuple[list[bool], bytes]:
+    """Have another thread give a stream messages of *sizes*, while its client reads nothing; then
+    have it read all, and say *sent* and CopyDone. Return whether the stream was ready after each,
+    and all that it wrote.
+    """
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, LendingLoop)
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    theirs.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    source = Lively()
+    connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
+    running = asyncio.create_task(CopyStream(connection, cast("SlotStream", source), 0, 0.0).run())
+    await source.asked.wait()
+    live = source.live
+    assert live is not None
+
+    def give() -> list[bool]:
+        ready = []
+        for number, size in enumerate(sizes, 1):
+            asleep(loop)
+            assert loop.borrow()
+            live.take(_batch(bytes(size), 100 * number, 0, 0).messages, Lsn(100 * number + 1))
+            ready.append(live.is_ready())
+            loop.give_back()
+        return ready
+
+    ready = await asyncio.to_thread(give)
+    await loop.sock_sendall(theirs, sent + b"c\0\0\0\4")
+    got = asyncio.create_task(_read_all(theirs))
+    await running
+    writer.close()
+    data = await got
+    theirs.close()
+    return ready, data
+
+
+async def _read_all(client: socket.socket) -> bytes:
+    loop, data = asyncio.get_running_loop(), b""
+    while piece := await loop.sock_recv(client, 1 << 16):
+        data += piece
+    return data
+
+
+def test_what_a_socket_does_not_take_at_once_keeps_its_place() -> None:
+    """A message that is cut in two, then an answer to feedback: a promise of what is before it."""
+    with asyncio.Runner(loop_factory=LendingLoop) as runner:
+        ready, data = runner.run(
+            asyncio.wait_for(
+                _taken_elsewhere([10, 1 << 20], _feedback(0, reply_requested=True)), 60
+            )
+        )
+    assert ready == [True, False]
+    frames = _frames_of(data)
+    assert [(lsn, size) for kind, lsn, size in frames if kind == b"w"] == [
+        (100, 25 + 10),
+        (200, 25 + (1 << 20)),
+    ]
+    # One for where the stream began; none between is ahead of what was written before it.
+    before = 40
+    for kind, lsn, _ in frames:
+        if kind == b"k":
+            assert lsn == before
+        else:
+            before = lsn + 1
+    assert frames[-1][:2] == (b"k", 201)
+
+
+def test_a_keepalive_follows_what_came_live() -> None:
+    """By itself, and soon: clients confirm by it."""
+
+    async def told() -> list[tuple[bytes, int, int]]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, LendingLoop)
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        source = Lively()
+        connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
+        stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0)
+        running = asyncio.create_task(stream.run())
+        await source.asked.wait()
+
+        def give() -> None:
+            asleep(loop)
+            assert loop.borrow()
+            assert source.live is not None
+            source.live.take(_batch(b"x", 60, 0, 0).messages, Lsn(61))
+            loop.give_back()
+
+        await asyncio.to_thread(give)
+        data = b""
+        while len(frames := _frames_of(data)) < 3:
+            data += await loop.sock_recv(theirs, 1 << 16)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        writer.transport.abort()
+        theirs.close()
+        return frames
+
+    with asyncio.Runner(loop_factory=LendingLoop) as runner:
+        frames = runner.run(asyncio.wait_for(told(), 60))
+    assert [(kind, lsn) for kind, lsn, _ in frames] == [(b"k", 40), (b"w", 60), (b"k", 61)]

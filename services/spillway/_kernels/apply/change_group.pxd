@@ -22,7 +22,7 @@ cdef struct Item:
     # the subtransaction, within a streamed one
     uint32_t xid
     uint8_t kind
-    # K or O, 0 without an old tuple
+    # K or O, 0 without an old tuple; of a logical message D if it is an event of DDL
     uint8_t old_tag
 
 
@@ -65,6 +65,8 @@ cdef class ChangeGroup:
     cdef bint full
     # within S and E
     cdef bint streaming
+    # how many events of DDL there are, in the open unit, too
+    cdef size_t schema_changes
     # by index of a unit: [origin, gid]
     cdef dict names
     # SourceRelations, and the columns that each of them has, as an array of uint16_t

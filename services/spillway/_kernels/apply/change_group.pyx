@@ -24,7 +24,7 @@ Source: src/backend/replication/logical/proto.c, worker.c
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from spillway._kernels.apply.reader cimport (
     Reader,
@@ -55,9 +55,14 @@ cdef enum:
     # flags of TRUNCATE
     CASCADE = 1
     RESTART_SEQS = 2
+    # where in a logical message its prefix is, behind its letter and an xid
+    MESSAGE_PREFIX_AT = 9
+    # with the final zero
+    DDL_PREFIX_SIZE = 13
     # more versions of relations than this, and those that count no more are forgotten
     VERSIONS_KEPT = 4096
 
+cdef const char* DDL_PREFIX = b"spillway.ddl"
 cdef const char* CUT = b"it is cut short"
 cdef const char* LONG = b"there is more in it than belongs to it"
 cdef const char* ORDER = b"nothing like it may come here"
@@ -212,6 +217,11 @@ cdef class ChangeGroup:
             # Those that are not transactional come between transactions, too, and nobody applies
             # any.
             if self.within:
+                if (size > reader.at + MESSAGE_PREFIX_AT + DDL_PREFIX_SIZE
+                        and memcmp(data + reader.at + MESSAGE_PREFIX_AT, DDL_PREFIX,
+                                   DDL_PREFIX_SIZE) == 0):
+                    item.old_tag = c"D"
+                    self.schema_changes += 1
                 self.keep(data, size, &item)
             return NULL
         if item.kind == c"T":
@@ -558,6 +568,20 @@ cdef class ChangeGroup:
         return self.units.size == 0 or (<Unit*>self.units.data).kind == c"B"
 
     @property
+    def has_schema_change(self):
+        """Whether there is an event of DDL (a logical message of the service's own) in the units
+        that have ended, or in the piece.
+        """
+        cdef size_t n, units = self.given()
+        cdef Item* items = <Item*>self.items.data
+        if self.schema_changes == 0 or units == 0:
+            return False
+        for n in range((<Unit*>self.units.data)[units - 1].end):
+            if items[n].kind == c"M" and items[n].old_tag == c"D":
+                return True
+        return False
+
+    @property
     def last(self):
         """The head of the last unit that has ended, or of the piece; None when there is none."""
         cdef size_t n = self.given()
@@ -763,10 +787,13 @@ cdef class ChangeGroup:
                 memmove(self.arena.data, self.arena.data + start, self.arena.size - start)
                 self.arena.size -= start
                 memmove(items, items + first, moved * sizeof(Item))
+                self.schema_changes = 0
                 for n in range(moved):
                     items[n].message -= start
+                    self.schema_changes += items[n].kind == c"M" and items[n].old_tag == c"D"
             else:
                 self.arena.size = 0
+                self.schema_changes = 0
             self.items.size = moved * sizeof(Item)
             open_unit.first = 0
             open_unit.end = moved
@@ -780,6 +807,63 @@ cdef class ChangeGroup:
         put_bytes(&self.units, &open_unit, sizeof(Unit))
         # A beginning alone fills nothing: there would be no end of empty pieces.
         self.full = self.items.size > 0 and self.nbytes_now() >= self.bytes_max
+
+    def take_out(self):
+        """Return the units that have ended, or the piece, as a group of its own, as this one would
+        be before :meth:`clear`; this one is then as it would be after it. Nothing is copied but
+        what has begun and not ended.
+        """
+        cdef ChangeGroup taken = ChangeGroup(self.bytes_max, self)
+        cdef bint piece = self.is_piece
+        cdef size_t tail, start
+        cdef Unit* unit
+        cdef Item* items
+        self.given()
+        if self.within and not piece:
+            # What stays is copied out; what goes keeps its memory.
+            unit = <Unit*>(self.units.data + self.units.size) - 1
+            tail = unit.first * sizeof(Item)
+            if tail < self.items.size:
+                start = (<Item*>self.items.data)[unit.first].message
+                put_bytes(&taken.arena, self.arena.data + start, self.arena.size - start)
+                put_bytes(&taken.items, self.items.data + tail, self.items.size - tail)
+                items = <Item*>taken.items.data
+                for n in range(taken.items.size // sizeof(Item)):
+                    items[n].message -= start
+                put_bytes(&taken.truncated, self.truncated.data, self.truncated.size)
+                self.arena.size = start
+                self.items.size = tail
+            put_bytes(&taken.units, unit, sizeof(Unit))
+            self.units.size -= sizeof(Unit)
+            unit = <Unit*>taken.units.data
+            unit.first = 0
+            unit.end = taken.items.size // sizeof(Item)
+            taken.within = True
+            last = self.ended
+            if last in self.names:
+                taken.names[0] = self.names.pop(last)
+        elif piece:
+            put_bytes(&taken.units, <Unit*>(self.units.data + self.units.size) - 1, sizeof(Unit))
+            unit = <Unit*>taken.units.data
+            unit.is_continued = True
+            unit.first = unit.end = 0
+            taken.within = True
+            if 0 in self.names:
+                taken.names[0] = self.names[0]
+        taken.streaming = taken.within and (<Unit*>taken.units.data).kind == c"S"
+        # Until here it had what stays.
+        self.arena, taken.arena = taken.arena, self.arena
+        self.items, taken.items = taken.items, self.items
+        self.units, taken.units = taken.units, self.units
+        self.truncated, taken.truncated = taken.truncated, self.truncated
+        self.names, taken.names = taken.names, self.names
+        taken.ended, self.ended = self.ended, 0
+        taken.full, self.full = self.full, False
+        taken.streaming, self.streaming = self.streaming and piece, taken.streaming
+        taken.within, self.within = piece, taken.within
+        # A beginning alone fills nothing, as after clear().
+        self.full = self.items.size > 0 and self.nbytes_now() >= self.bytes_max
+        return taken
 
     def forget(self):
         """Forget what was taken, the open unit, too: the stream begins anew. Tables stay known, as
@@ -796,6 +880,7 @@ cdef class ChangeGroup:
         self.units.size = 0
         self.truncated.size = 0
         self.ended = 0
+        self.schema_changes = 0
         self.within = False
         self.streaming = False
         self.full = False

@@ -44,6 +44,7 @@ from spillway._kernels.apply.forms cimport (
     put_element,
     put_u32,
 )
+from spillway._kernels.apply.key_set cimport KeySet
 from spillway._kernels.apply.reader cimport Reader, load_u32, read_u8, read_u32
 from spillway._kernels.messages.buffer cimport ByteBuffer, put_byte, put_bytes, release, reserve
 
@@ -139,8 +140,17 @@ cdef class Table:
     cdef bint is_binary
     # the group's
     cdef const uint8_t* arena
+    # what is touched is added there, if anybody asks: hashes of keys, and of values that other
+    # unique indexes look at, each with a hash of what they are of
+    cdef KeySet touches
+    cdef bint asked
+    cdef uint64_t seed
 
-    def __cinit__(self, plan):
+    def __cinit__(self, plan, KeySet touches=None):
+        cdef uint64_t of = plan.target
+        self.touches = touches
+        self.asked = touches is not None
+        self.seed = hash_of(<const uint8_t*>&of, sizeof(of))
         self.plan = plan
         self.relation = plan.relation
         self.columns = len(plan.relation.columns)
@@ -347,6 +357,17 @@ cdef class Table:
             entry.is_merged = False
         return TAKEN
 
+    cdef int note(self, const uint8_t* row, const uint32_t* at) except -1 nogil:
+        """Note the values of watched columns of a row."""
+        cdef uint16_t i
+        cdef const uint8_t* value
+        for i in range(self.watched_count):
+            value = row + at[self.watched[i]]
+            if value[0] == c"t":
+                self.touches.add(hash_of(value, 5 + <size_t>load_u32(value + 1)) ^ (
+                    self.seed + self.watched[i] + 1) * <uint64_t>0x9E3779B97F4A7C15)
+        return 0
+
     cdef int take(self, const Item* item) except -1 nogil:
         """Bring a change into the epoch; returns a Verdict."""
         cdef const uint8_t* message = self.arena + item.message
@@ -382,6 +403,12 @@ cdef class Table:
             return REFUSED
         size = self.keys.size - key_at
         hashed = hash_of(self.keys.data + key_at, size)
+        if self.asked:
+            self.touches.add(hashed ^ self.seed)
+            if new != NULL:
+                self.note(new, self.new_at)
+            if old != NULL:
+                self.note(old, self.old_at)
         if item.kind == c"U" and old != NULL:
             new_key_at = self.keys.size
             if not self.put_key(new, self.new_at, old, self.old_at):
@@ -392,6 +419,8 @@ cdef class Table:
                 or memcmp(self.keys.data + key_at, self.keys.data + new_key_at, size) != 0
             ):
                 new_hash = hash_of(self.keys.data + new_key_at, self.keys.size - new_key_at)
+                if self.asked:
+                    self.touches.add(new_hash ^ self.seed)
                 if (self.count and not self.rekeys) or self.find(
                     hashed, self.keys.data + key_at, size
                 ) != NULL or self.find(
@@ -777,13 +806,15 @@ cdef int truncate(
     return 0
 
 
-def steps(ChangeGroup group not None, plans not None):
+def steps(ChangeGroup group not None, plans not None, KeySet touches=None):
     """Return the steps that the units of a plain group, or its piece, come to; None when that can't
     be said: the group has to be written change by change.
 
     Args:
         group: is read, and stays as it is.
         plans: a StepPlan for each table that counts; changes of others are left out.
+        touches: hears which keys of the target the group touches, and which values it takes of
+            columns that other unique indexes look at.
 
     Raises:
         ValueError: a plan does not fit its table.
@@ -804,7 +835,7 @@ def steps(ChangeGroup group not None, plans not None):
     for version in range(<uint32_t>count):
         plan = plans.get(group.versions[version])
         if plan is not None:
-            table = Table(plan)
+            table = Table(plan, touches)
             table.arena = group.arena.data
             by_version[version] = known[version] = table
     for u in range(units):

@@ -16,7 +16,7 @@ from libc.string cimport memchr
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from spillway._kernels.reorder.changes cimport (DELETE, FROM_ORIGIN, INSERT, INVALIDATION, MESSAGE,
-                                                TRUNCATE, UPDATE)
+                                                SCHEMA_CHANGE, TRUNCATE, UPDATE)
 from spillway._kernels.encoders.chunk_encoder cimport (
     ChunkEncoder,
     LogicalMessage,
@@ -311,7 +311,7 @@ cdef class Encoder(ChunkEncoder):
         cdef LogicalMessage message
         while offset < size:
             read_change(chunk, size, &offset, &change)
-            if change.header.action == INVALIDATION:
+            if change.header.action == INVALIDATION or change.header.action == SCHEMA_CHANGE:
                 continue
             if self.only_local and change.header.flags & FROM_ORIGIN:
                 continue
@@ -359,7 +359,7 @@ cdef class Encoder(ChunkEncoder):
     cdef int put_change(self, const Change* change, object relations,
                         MessageBuffer out) except -1 nogil:
         cdef bint begins
-        if change.header.action == INVALIDATION:
+        if change.header.action == INVALIDATION or change.header.action == SCHEMA_CHANGE:
             return 0
         if self.only_local and change.header.flags & FROM_ORIGIN:
             return 0

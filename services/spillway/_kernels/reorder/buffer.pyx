@@ -47,7 +47,7 @@ functions, src/backend/replication/logical/decode.c; SnapBuildProcessChange, sna
 from libc.errno cimport EDQUOT, ENOMEM, ENOSPC
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from spillway._kernels.catalog.tuples cimport CatalogRedo
 from spillway._kernels.reorder.changes cimport (
@@ -55,6 +55,7 @@ from spillway._kernels.reorder.changes cimport (
     FROM_OTHER,
     HAS_NEW,
     INVALIDATION,
+    SCHEMA_CHANGE,
     TRUNCATE,
     ChangeHeader,
 )
@@ -1000,6 +1001,34 @@ cdef class ReorderBuffer:
         if txn == NULL:
             raise KeyError(xid)
         self.queue_invalidation(txn, lsn, items, FROM_OTHER if from_other else 0)
+
+    def add_schema_change(self, uint32_t xid, uint64_t lsn, bytes content not None):
+        """Queue a SCHEMA_CHANGE in *xid*, which has an entry.
+
+        PostgreSQL has no such change: it counts for nothing where parts are made due.
+        """
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef size_t new_size = len(content)
+        cdef size_t before
+        cdef ChangeHeader *change
+        if txn == NULL:
+            raise KeyError(xid)
+        before = txn.change_bytes
+        change = <ChangeHeader *> self._table.reserve(txn, sizeof(ChangeHeader) + pad8(new_size))
+        if change == NULL:
+            raise MemoryError
+        txn.counted_bytes += txn.change_bytes - before
+        memset(change, 0, sizeof(ChangeHeader) + pad8(new_size))
+        change.size = <uint32_t> (sizeof(ChangeHeader) + pad8(new_size))
+        change.action = SCHEMA_CHANGE
+        change.flags = HAS_NEW
+        change.xid = xid
+        change.lsn = lsn
+        change.new_size = <uint32_t> new_size
+        memcpy(change + 1, <const uint8_t *> content, new_size)
+        note_change(txn, lsn, False)
+        # Whoever made it has to hear of the abort of the subtransaction that it went with.
+        txn.flags |= TXN_INVALIDATES
 
     def expect_invalidations(self, uint32_t xid):
         """Note that at the end of top-level *xid* invalidations are to be executed."""

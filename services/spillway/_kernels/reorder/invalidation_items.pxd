@@ -7,6 +7,8 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 cdef class PendingItems:
     cdef public dict own
     cdef public dict distributed
+    # of own, what came since somebody asked which tables are concerned
+    cdef public dict fresh
     cdef public object own_count
     cdef public object distributed_count
 

@@ -4,6 +4,7 @@ class PendingItems:
     own: dict[int, None]
     own_count: int
     distributed: dict[int, None]
+    fresh: dict[int, None]
     distributed_count: int
     def __init__(
         self,

@@ -34,6 +34,7 @@ cdef class PendingItems:
         self.own_count = own_count
         self.distributed = dict.fromkeys(distributed)
         self.distributed_count = distributed_count
+        self.fresh = {}
 
 
 cdef class InvalidationParser:
@@ -94,6 +95,7 @@ cdef class InvalidationParser:
         pending.own_count += count
         if items:
             pending.own.update(items)
+            pending.fresh.update(items)
         return items
 
     cdef dict _items(self, const uint8_t *at, Py_ssize_t size, int32_t *count):

@@ -7,10 +7,12 @@ transactions and origins) is converted to the client's; the contents of messages
 plugin like test_decoding writes, are as the server has them.
 
 A conversion into UTF-8 has nothing to do but to find bytes that are no characters: they went
-through the service unchanged. Into an encoding of single bytes, text gets shorter, or stays.
+through the service unchanged. Into another encoding, each character is looked up; text becomes
+twice as long at most (two bytes of UTF-8 may be four of GB18030 or EUC_TW).
 
 Source: pg_server_to_any, report_untranslatable_char, report_invalid_encoding
-(src/backend/utils/mb/mbutils.c); logicalproto's writers (src/backend/replication/logical/proto.c)
+(src/backend/utils/mb/mbutils.c); UtfToLocal (src/backend/utils/mb/conv.c); logicalproto's writers
+(src/backend/replication/logical/proto.c)
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
@@ -19,7 +21,11 @@ from libc.string cimport memchr, memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 cdef enum:
-    CODE_POINTS = 65536
+    BMP = 0x10000
+    # How many times longer a text may become.
+    GROWTH = 2
+    # In a map's pairs: two code points and the bytes.
+    PAIR_NUMBERS = 3
     LSN_BYTES = 8
     # flags, three numbers of eight bytes, xid; a gid follows
     PREPARED_BYTES = 1 + 3 * 8 + 4
@@ -77,11 +83,115 @@ cdef inline size_t legal(const uint8_t* at, const uint8_t* end) noexcept nogil:
     return length
 
 
+cdef inline uint32_t code_point(const uint8_t* at, size_t length) noexcept nogil:
+    if length == 1:
+        return at[0]
+    if length == 2:
+        return ((at[0] & 0x1F) << 6) | (at[1] & 0x3F)
+    if length == 3:
+        return ((at[0] & 0x0F) << 12) | ((at[1] & 0x3F) << 6) | (at[2] & 0x3F)
+    return ((<uint32_t>(at[0] & 0x07) << 18) | ((at[1] & 0x3F) << 12) | ((at[2] & 0x3F) << 6)
+            | (at[3] & 0x3F))
+
+
+cdef inline uint32_t beyond_bmp_in_gb18030(uint32_t code) noexcept nogil:
+    """GB18030 counts through the other planes in four bytes."""
+    cdef uint32_t number = code - BMP
+    return ((0x90 + number // 12600) << 24 | (0x30 + number // 1260 % 10) << 16
+            | (0x81 + number // 10 % 126) << 8 | (0x30 + number % 10))
+
+
+cdef class CharacterMap:
+    """The characters of an encoding that begins with ASCII.
+
+    Args:
+        codes: for each code point its bytes as a u32, the first one most significant; 0: there is
+            none. In the machine's byte order, as pairs are.
+        pairs: characters that Unicode writes as two: both code points, and the bytes.
+        is_gb18030: what is beyond *codes* is counted as GB18030 does.
+    """
+
+    # As given.
+    cdef readonly bytes codes
+    cdef bytes _pairs
+    cdef const uint32_t* _code
+    cdef uint32_t _count
+    cdef const uint32_t* _pair
+    cdef size_t _pair_count
+    cdef bint _is_gb18030
+
+    def __init__(self, codes, pairs=b"", is_gb18030=False):
+        if len(codes) % sizeof(uint32_t) or len(pairs) % (PAIR_NUMBERS * sizeof(uint32_t)):
+            raise ValueError("a map is made of numbers of four bytes")
+        self.codes = bytes(codes)
+        self._pairs = bytes(pairs)
+        self._code = <const uint32_t*>PyBytes_AS_STRING(self.codes)
+        self._count = <uint32_t>(len(codes) // sizeof(uint32_t))
+        self._pair = <const uint32_t*>PyBytes_AS_STRING(self._pairs)
+        self._pair_count = len(pairs) // (PAIR_NUMBERS * sizeof(uint32_t))
+        self._is_gb18030 = is_gb18030
+
+    cdef inline uint32_t single(self, uint32_t code) noexcept nogil:
+        """The bytes of a character; 0: there are none."""
+        if code < self._count:
+            return self._code[code]
+        return beyond_bmp_in_gb18030(code) if self._is_gb18030 and code >= BMP else 0
+
+    cdef inline uint32_t both(self, uint32_t first, uint32_t second) noexcept nogil:
+        """The bytes of two code points that are one character; 0: they are not."""
+        cdef const uint32_t* pair = self._pair
+        cdef size_t n
+        for n in range(self._pair_count):
+            if pair[0] == first and pair[1] == second:
+                return pair[2]
+            pair += PAIR_NUMBERS
+        return 0
+
+    def encode(self, text):
+        """Return *text* in the encoding; a byte that went in by ``surrogateescape`` comes out.
+
+        Raises:
+            UnicodeEncodeError: a character has no equivalent.
+        """
+        cdef uint32_t code, place
+        cdef Py_ssize_t at = 0
+        out = bytearray()
+        while at < len(text):
+            code = <uint32_t>ord(text[at])
+            if code < 0x80:
+                out.append(code)
+                at += 1
+                continue
+            if 0xDC80 <= code < 0xDD00:
+                out.append(code - 0xDC00)
+                at += 1
+                continue
+            place = 0
+            if self._pair_count and at + 1 < len(text):
+                place = self.both(code, <uint32_t>ord(text[at + 1]))
+                at += place != 0
+            if not place:
+                place = self.single(code)
+            if not place:
+                raise UnicodeEncodeError("map", text, at, at + 1, "there is no equivalent")
+            out += (<object>place).to_bytes(put_length(place), "big")
+            at += 1
+        return bytes(out)
+
+
+cdef inline size_t put_length(uint32_t place) noexcept nogil:
+    if place < 0x100:
+        return 1
+    if place < 0x10000:
+        return 2
+    return 3 if place < 0x1000000 else 4
+
+
 cdef class TextConversion:
     """The conversion of one stream's messages, which it has to see in their order.
 
     Args:
-        table: for each code point of the first plane a byte, 0 for none; empty: text stays UTF-8.
+        characters: of the encoding into which text goes; None: it stays UTF-8.
         keeps_strays: bytes that are no characters pass, as where nothing is converted; else they
             are failures.
         fields: messages are pgoutput's, of which only text is converted; else each is all text.
@@ -90,20 +200,14 @@ cdef class TextConversion:
     of the character that stopped it.
     """
 
-    cdef bytes _table
-    cdef const uint8_t* _bytes
+    cdef CharacterMap _characters
     cdef bint _keeps_strays
     cdef bint _fields
     cdef bint _in_part
     cdef readonly bytes failure
 
-    def __init__(self, table, keeps_strays, fields):
-        if len(table) not in (0, CODE_POINTS):
-            raise ValueError("a table has a byte for each code point")
-        self._table = bytes(table)
-        self._bytes = NULL
-        if self._table:
-            self._bytes = <const uint8_t*>PyBytes_AS_STRING(self._table)
+    def __init__(self, CharacterMap characters, keeps_strays, fields):
+        self._characters = characters
         self._keeps_strays = keeps_strays
         self._fields = fields
         self._in_part = False
@@ -132,7 +236,10 @@ cdef class TextConversion:
         cdef uint8_t* first
         if count == 0:
             return b"", b""
-        converted = PyBytes_FromStringAndSize(NULL, payload.shape[0])
+        cdef Py_ssize_t room = payload.shape[0]
+        if self._characters is not None:
+            room *= GROWTH
+        converted = PyBytes_FromStringAndSize(NULL, room)
         sizes = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * sizeof(uint32_t)))
         sizes_at = <uint8_t*>PyBytes_AS_STRING(sizes)
         first = <uint8_t*>PyBytes_AS_STRING(converted)
@@ -169,9 +276,8 @@ cdef class TextConversion:
         cdef const uint8_t* at = place.at
         cdef const uint8_t* end = at + size
         cdef uint8_t* out = place.out
-        cdef size_t length
-        cdef uint32_t code
-        cdef uint8_t byte
+        cdef size_t length, following, n
+        cdef uint32_t place_code
         while at < end:
             if at[0] < 0x80:
                 out[0] = at[0]
@@ -188,23 +294,29 @@ cdef class TextConversion:
                 at += 1
                 out += 1
                 continue
-            if self._bytes == NULL:
+            if self._characters is None:
                 memcpy(out, at, length)
                 out += length
-            else:
-                byte = 0
-                if length == 2:
-                    code = ((at[0] & 0x1F) << 6) | (at[1] & 0x3F)
-                    byte = self._bytes[code]
-                elif length == 3:
-                    code = ((at[0] & 0x0F) << 12) | ((at[1] & 0x3F) << 6) | (at[2] & 0x3F)
-                    byte = self._bytes[code]
-                if byte == 0:
-                    place.at = at
-                    place.end = end
-                    return 1
-                out[0] = byte
-                out += 1
+                at += length
+                continue
+            place_code = 0
+            if self._characters._pair_count and at + length < end:
+                following = legal(at + length, end)
+                if following:
+                    place_code = self._characters.both(code_point(at, length),
+                                                 code_point(at + length, following))
+                    if place_code:
+                        length += following
+            if place_code == 0:
+                place_code = self._characters.single(code_point(at, length))
+            if place_code == 0:
+                place.at = at
+                place.end = end
+                return 1
+            following = put_length(place_code)
+            for n in range(following):
+                out[n] = <uint8_t>(place_code >> (8 * (following - 1 - n)))
+            out += following
             at += length
         place.at = end
         place.out = out

@@ -57,6 +57,9 @@ Tables = Annotated[
 TwoPhase = Annotated[
     bool, typer.Option("--two-phase", help="Prepare transactions when the source does.")
 ]
+Streaming = Annotated[
+    bool, typer.Option("--streaming", help="Apply large transactions while they are in progress.")
+]
 OnlyLocal = Annotated[
     bool,
     typer.Option("--only-local", help="Leave out what came to the source through an origin."),
@@ -79,6 +82,7 @@ def _settings(
     table: list[str] | None,
     *,
     two_phase: bool,
+    streaming: bool,
     only_local: bool,
     skip_to: str | None,
     no_copy_data: bool,
@@ -104,6 +108,7 @@ def _settings(
         token=environment.token,
         tls=environment.client_tls,
         two_phase=two_phase,
+        streaming=streaming,
         only_local=only_local,
         copy_data=not no_copy_data,
         skip_to=Lsn.parse(skip_to) if skip_to else Lsn(0),
@@ -121,6 +126,7 @@ def run(
     publication: Publications = None,
     table: Tables = None,
     two_phase: TwoPhase = False,
+    streaming: Streaming = False,
     only_local: OnlyLocal = False,
     skip_to: SkipTo = None,
     no_copy_data: NoCopyData = False,
@@ -148,6 +154,7 @@ def run(
             publication,
             table,
             two_phase=two_phase,
+            streaming=streaming,
             only_local=only_local,
             skip_to=skip_to,
             no_copy_data=no_copy_data,
@@ -165,6 +172,7 @@ def check(
     publication: Publications = None,
     table: Tables = None,
     two_phase: TwoPhase = False,
+    streaming: Streaming = False,
     only_local: OnlyLocal = False,
     skip_to: SkipTo = None,
     no_copy_data: NoCopyData = False,
@@ -180,6 +188,7 @@ def check(
         publication,
         table,
         two_phase=two_phase,
+        streaming=streaming,
         only_local=only_local,
         skip_to=skip_to,
         no_copy_data=no_copy_data,
@@ -197,6 +206,7 @@ def forget(
     publication: Publications = None,
     table: Tables = None,
     two_phase: TwoPhase = False,
+    streaming: Streaming = False,
     only_local: OnlyLocal = False,
     skip_to: SkipTo = None,
     no_copy_data: NoCopyData = False,
@@ -212,6 +222,7 @@ def forget(
         publication,
         table,
         two_phase=two_phase,
+        streaming=streaming,
         only_local=only_local,
         skip_to=skip_to,
         no_copy_data=no_copy_data,

@@ -1,19 +1,26 @@
-"""Where conflicts are written down: a file of bounded size beside the program's status file.
+"""Where conflicts are written down: a file of bounded size beside the program's status file, from
+which the subscriber takes them into the metadata store.
 
 A line a conflict, JSON. The file is appended to before the transaction is committed that met them:
 a conflict that was resolved is never forgotten, and one whose transaction is tried again is written
 again under the same id, of which a reader keeps the last. A file that is full becomes ``….1`` and
-a new one begins, so that never more than twice :data:`FILE_BYTES_MAX` are kept; counts by table and
-kind outlive that: they are this run's, in memory, and the program's status tells them.
+a new one begins, so that never more than twice :data:`FILE_BYTES_MAX` are kept.
 
-That a file can't be written ends nothing: the rows on the target are what matters.
+Lines are numbered, over all files and programs that had the directory: ``log`` is what tells it
+from any other directory, ``position`` counts from 1. So a reader knows what it has, wherever it
+died, and how many were overwritten before it came.
+
+That a file can't be written ends nothing: the rows on the target are what matters. Its numbers are
+missing then.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
+import secrets
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spillway.errors import StorageError
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FILE_BYTES_MAX: Final = 1 << 20
+FILE_BYTES_MAX: Final = 4 << 20
 #: A value of a row that is longer is cut in the file; the table on the target has it whole.
 VALUE_CHARACTERS_MAX: Final = 1024
 #: A line may be this long at most; else its rows are left out.
@@ -44,42 +51,67 @@ class ConflictLog(Protocol):
 
 
 class ConflictFile:
-    """The file, written by one program.
-
-    Attributes:
-        counts: conflicts by (table with its schema, kind), of this run; a conflict whose
-            transaction is tried again directly is counted once.
-    """
+    """The file, written by one program; safe to use from several threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._last: frozenset[str] = frozenset()
-        self.counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+        self._log, self._position = _last_line(path) or _last_line(_older(path)) or _new_log()
+        #: whether a line before may have been cut off
+        self._may_be_cut = True
 
     def record(self, conflicts: Sequence[Conflict]) -> None:
         if not conflicts:
             return
-        again, self._last = self._last, frozenset(one.conflict_id for one in conflicts)
-        for one in conflicts:
-            if one.conflict_id not in again:
-                self.counts[(f"{one.schema}.{one.table}", one.kind.value)] += 1
-        try:
-            with self._path.open("ab") as file:
-                for one in conflicts:
-                    file.write(_line(one.as_json()))
-                size = file.tell()
-            if size >= FILE_BYTES_MAX:
-                put_in_place(self._path, _older(self._path))
-        except (OSError, StorageError) as error:
-            _log.warning("conflicts can't be written into %s: %s", self._path, error)
+        with self._lock:
+            lines = []
+            for one in conflicts:
+                self._position += 1
+                lines.append(_line(self._log, self._position, one.as_json()))
+            try:
+                self._append(lines)
+            except (OSError, StorageError) as error:
+                self._may_be_cut = True
+                _log.warning("conflicts can't be written into %s: %s", self._path, error)
+
+    def _append(self, lines: list[bytes]) -> None:
+        with self._path.open("ab") as file:
+            if self._may_be_cut and file.tell():
+                # An empty line means nothing.
+                file.write(b"\n")
+            self._may_be_cut = False
+            file.writelines(lines)
+            size = file.tell()
+        if size >= FILE_BYTES_MAX:
+            put_in_place(self._path, _older(self._path))
+
+
+def _new_log() -> tuple[str, int]:
+    return secrets.token_hex(8), 0
+
+
+def _last_line(path: Path) -> tuple[str, int] | None:
+    """Return the log and position of the last whole line; None if there is none that has them."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 2 * _LINE_CHARACTERS_MAX))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError, KeyError, TypeError):
+            one = json.loads(line)
+            return str(one["log"]), int(one["position"])
+    return None
 
 
 def _older(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def _line(conflict: dict[str, Any]) -> bytes:
-    cut = {name: _cut(value) for name, value in conflict.items()}
+def _line(log: str, position: int, conflict: dict[str, Any]) -> bytes:
+    cut: dict[str, Any] = {"log": log, "position": position}
+    cut |= {name: _cut(value) for name, value in conflict.items()}
     line = json.dumps(cut)
     if len(line) > _LINE_CHARACTERS_MAX:
         cut |= {"local": [], "remote": None, "identity": None, "detail": "", "is_cut": True}

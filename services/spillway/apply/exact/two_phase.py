@@ -69,8 +69,9 @@ class PreparedTransactions:
         gid = self._gid(head)
         return bool(self._find(f"{gid}")) or self._was_committed(gid)
 
-    def prepare(self, head: TransactionHead) -> None:
-        """Prepare the transaction that is open; the position is *head*'s.
+    def prepare(self, head: TransactionHead) -> int:
+        """Prepare the transaction that is open; the position is *head*'s. Return the target's LSN
+        behind it.
 
         Raises:
             TargetTwoPhaseDisabled: the target takes no prepared transactions, or no more.
@@ -83,7 +84,7 @@ class PreparedTransactions:
             [session.subscription, gid, str(Lsn(head.end_lsn))],
         )
         try:
-            session.prepare(head, gid)
+            return session.prepare(head, gid)
         except (psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.OutOfMemory) as error:
             raise TargetTwoPhaseDisabled(
                 f"transaction {head.xid}, which is prepared at {Lsn(head.end_lsn)} on the source, "

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from spillway.apply.target.session import TargetSession
 
 #: One chunk's bounds: what is in flight, and what is done again when something is in its way.
-_CHUNK_CHANGES: Final = 128
+CHUNK_CHANGES: Final = 128
 _CHUNK_BYTES: Final = 1 << 20
 
 _PREPARED: Final = "b"
@@ -189,6 +189,20 @@ class ExactWriter:
         self._write_chunks(head, changes)
         self._write_down()
 
+    def write_as_expected(self, head: TransactionHead, changes: Sequence[Change]) -> bool:
+        """Write at most :data:`CHUNK_CHANGES` changes into the target's transaction that is open,
+        if nothing is in the way of any; else return False: the transaction is to be rolled back.
+
+        Raises:
+            TargetError: of a table.
+            psycopg.Error: the target refused for a reason that is no row's, or did not answer.
+        """
+        chunk = [(0, change) for change in changes if self._is_applied(change, head)]
+        if not chunk:
+            return True
+        statements = self._statements(head, chunk)
+        return statements is not None and self._run(statements)
+
     # -- transactions -------------------------------------------------------------------------
 
     def _transaction(self, head: TransactionHead, changes: Iterator[Change], *, ends: bool) -> None:
@@ -254,7 +268,7 @@ class ExactWriter:
                 continue
             chunk.append((self._number, change))
             size += _size(change)
-            if len(chunk) >= _CHUNK_CHANGES or size >= _CHUNK_BYTES:
+            if len(chunk) >= CHUNK_CHANGES or size >= _CHUNK_BYTES:
                 self._write_chunk(head, chunk)
                 chunk, size = [], 0
         if chunk:

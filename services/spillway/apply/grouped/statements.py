@@ -25,6 +25,8 @@ from spillway._kernels.apply.forms import FORMS
 from spillway.apply.changes import SourceRelation, Step, StepPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from spillway.apply.tables.matched import MatchedTable, TargetColumn
 
 _TEXT_OID: Final = 25
@@ -47,7 +49,8 @@ PLANNER_SQL: Final = (
 
 _ORIGIN_AS_OURS: Final = (
     " AND NOT EXISTS (SELECT FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS o"
-    " WHERE o.roident OPERATOR(pg_catalog.<>) {origin})"
+    " WHERE o.roident::pg_catalog.int8 OPERATOR(pg_catalog.<>)"
+    " ALL ('{{{origins}}}'::pg_catalog.int8[]))"
 )
 
 
@@ -93,14 +96,14 @@ def _form(column: TargetColumn) -> int:
     return FORMS["text" if _goes_as_text(column) else _FORMS.get(column.type_oid, "literal")]
 
 
-def sql(table: MatchedTable, step: Step, origin: int | None) -> bytes | None:
+def sql(table: MatchedTable, step: Step, origins: Sequence[int]) -> bytes | None:
     """Return a step's statement; None for one that can't be written so.
 
     Args:
         table: the target's.
         step: of it; any but a truncate.
-        origin: rows that were written under another replication origin than this one are not
-            touched; None: whoever wrote them.
+        origins: rows that were written under another replication origin than these are not
+            touched; none: whoever wrote them.
     """
     columns = [table.columns[position] for position in step.columns]
     if step.kind == "copy":
@@ -129,8 +132,8 @@ def sql(table: MatchedTable, step: Step, origin: int | None) -> bytes | None:
         return (
             f"SELECT FROM {table.only} AS t, (SELECT {rows}) AS u WHERE {found} LIMIT 1"
         ).encode()
-    if origin is not None:
-        found += _ORIGIN_AS_OURS.format(origin=origin)
+    if origins:
+        found += _ORIGIN_AS_OURS.format(origins=",".join(map(str, origins)))
     if step.kind == "delete":
         return (
             f"DELETE FROM {table.only} AS t USING (SELECT {rows}) AS u WHERE {found}"  # noqa: S608

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import select
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
 from psycopg import pq
@@ -52,6 +52,15 @@ _ATTEMPTS: Final = 3
 _NOT_OF_ROWS: Final = ("08", "53", "57", "58", "XX", "42501", "25006")
 #: … and that may not come again.
 _PASSING: Final = frozenset({"40001", "40P01", "55P03"})
+
+
+#: What becomes of each table's changes.
+Plans: TypeAlias = "dict[SourceRelation, tuple[MatchedTable, StepPlan]]"
+
+
+def is_of_rows(error: psycopg.Error) -> bool:
+    """Say whether what the target refused may be a matter of the rows that it has."""
+    return error.sqlstate is not None and not error.sqlstate.startswith(_NOT_OF_ROWS)
 
 
 class GroupedWriter:
@@ -93,7 +102,7 @@ class GroupedWriter:
         self._names = 0
         #: whether the group goes on with the transaction that pieces before it have begun
         self._goes_on = False
-        self._origin = self._own_origin()
+        self._origins = self._own_origins()
         self.statements = 0
         self.declined = 0
         self.why_declined = ""
@@ -121,33 +130,53 @@ class GroupedWriter:
                 except psycopg.Error as error:
                     if error.sqlstate not in _PASSING or self._goes_on or attempt + 1 == _ATTEMPTS:
                         raise
-                    self._give_up()
+                    self.give_up()
         except psycopg.Error as error:
-            self._give_up()
+            self.give_up()
             state = error.sqlstate
-            if state is not None and not state.startswith(_NOT_OF_ROWS) and state not in _PASSING:
+            if is_of_rows(error) and state not in _PASSING:
                 return self._decline(" ".join(str(error).split()))
             raise from_postgres(
                 error, "a group of transactions can't be applied", self._session.dsn
             ) from error
         except BaseException:
-            self._give_up()
+            self.give_up()
             raise
         raise AssertionError
+
+    def attempt(self, made: Sequence[Step], tables: Plans) -> str:
+        """Write steps into a transaction that is begun for them, and leave it open; return what is
+        not as expected, "" if all is.
+
+        Raises:
+            psycopg.Error: the target's; the transaction has failed.
+        """
+        self._goes_on = False
+        return self._write(made, tables)
+
+    def look_for_origins(self) -> None:
+        """Look anew whose rows are ours: a session that has copied a table since, or writes beside
+        this one, has an origin of its own.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._origins = self._own_origins()
 
     # -- one attempt --------------------------------------------------------------------------
 
     def _written(self, group: ChangeGroup, head: TransactionHead) -> bool:
-        tables = self._plans(group)
+        tables = self.plans(group)
         made = None if tables is None else steps(group, {r: p for r, (_, p) in tables.items()})
         if tables is None or made is None:
-            self._give_up()
+            self.give_up()
             return self._decline(
                 "its changes can't be told by key, or a table takes rows one by one"
             )
         mismatch = self._write(made, tables)
         if mismatch:
-            self._give_up()
+            self.give_up()
+            self.look_for_origins()
             return self._decline(mismatch)
         if not group.is_piece:
             if made or self._goes_on:
@@ -156,13 +185,11 @@ class GroupedWriter:
                 self._session.passed(head.end_lsn)
         return True
 
-    def _plans(
-        self, group: ChangeGroup
-    ) -> dict[SourceRelation, tuple[MatchedTable, StepPlan]] | None:
+    def plans(self, group: ChangeGroup) -> Plans | None:
         """What to do with each table; None when one can't be written so. Tables that are not to be
         written are left out.
         """
-        found: dict[SourceRelation, tuple[MatchedTable, StepPlan]] = {}
+        found: Plans = {}
         if not group.is_plain:
             return None
         touched = group.touched()
@@ -206,7 +233,7 @@ class GroupedWriter:
     def _write(
         self,
         made: Sequence[Step],
-        tables: dict[SourceRelation, tuple[MatchedTable, StepPlan]],
+        tables: Plans,
     ) -> str:
         """Write steps into an open transaction, which is begun if there is none; return what is not
         as expected, "" if all is.
@@ -224,7 +251,7 @@ class GroupedWriter:
                     self.statements += 1
                 continue
             assert step.relation is not None
-            query = statements.sql(tables[step.relation][0], step, self._origin)
+            query = statements.sql(tables[step.relation][0], step, self._origins)
             if query is None:
                 # What was not sent is not in the way of a ROLLBACK.
                 return f"{_what(step)} sets a column that is generated always"
@@ -279,7 +306,7 @@ class GroupedWriter:
 
     # -- giving up ----------------------------------------------------------------------------
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Roll back, if the connection is there."""
         if self._connection.broken or self._pgconn.status != pq.ConnStatus.OK:
             return
@@ -297,20 +324,23 @@ class GroupedWriter:
                 query: name for query, name in self._prepared.items() if name.decode() in there
             }
 
-    def _own_origin(self) -> int | None:
-        """The replication origin that a row must have been written under to be expected; None when
+    def _own_origins(self) -> tuple[int, ...]:
+        """The replication origins of which one must have written a row that is expected; none when
         the target does not keep that.
         """
-        if not self._session.facts.has_commit_times or self._session.major < _MAJOR_OF_ROW_ORIGINS:
-            return None
-        if not self._session.uses_origin:
-            return 0
-        row: Any = self._connection.execute(
-            "SELECT pg_catalog.pg_replication_origin_oid(origin) FROM spillway.progress"
-            " WHERE subscription = %s",
-            [self._session.subscription],
-        ).fetchone()
-        return int(row[0])
+        session = self._session
+        if not session.facts.has_commit_times or session.major < _MAJOR_OF_ROW_ORIGINS:
+            return ()
+        if not session.uses_origin:
+            return (0,)
+        # Those of sessions that copied tables, and of those that apply beside this one, begin so.
+        own = session.plan.origin
+        rows: Any = self._connection.execute(
+            "SELECT roident::int8 FROM pg_catalog.pg_replication_origin WHERE roname = %s"
+            " OR pg_catalog.starts_with(roname, %s) ORDER BY 1",
+            [own, f"{own}_"],
+        ).fetchall()
+        return tuple(int(number) for (number,) in rows)
 
 
 #: pg_xact_commit_timestamp_origin is there from 14 on.

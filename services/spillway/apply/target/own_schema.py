@@ -30,6 +30,14 @@ PROGRESS_SQL: Final = """CREATE TABLE IF NOT EXISTS spillway.progress (
     remote_lsn pg_catalog.pg_lsn NOT NULL DEFAULT '0/0',
     commit_time timestamptz
 ) WITH (fillfactor = 10)"""
+#: Groups that were committed before an earlier one, by ``commit_order: relaxed``: what is from
+#: ``from_lsn`` to ``end_lsn`` at the source. No more rows than connections, and none for long.
+COMMITTED_SQL: Final = """CREATE TABLE IF NOT EXISTS spillway.committed (
+    subscription text,
+    end_lsn pg_catalog.pg_lsn,
+    from_lsn pg_catalog.pg_lsn NOT NULL,
+    PRIMARY KEY (subscription, end_lsn)
+)"""
 _TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS spillway\.(\w+)")
 
 

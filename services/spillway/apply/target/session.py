@@ -18,7 +18,12 @@ target's flush has passed. ::
                 └▶ rollback: the origin's position of the transaction is forgotten, too
 
 A session-level advisory lock, (:data:`LOCK_CLASS`, crc32 of the subscription's name), keeps a
-second program of the subscription out for as long as the session lives.
+second program of the subscription out for as long as the session lives. Sessions beside it that
+commit, too (:mod:`spillway.apply.parallel`), share another one, :data:`LANES_CLASS`; who comes to
+have the first waits until nobody has that, before it looks for the position.
+
+A commit of theirs may come before an earlier one of the source. Then it leaves a row in
+``spillway.committed``, and the position is where everything before is committed.
 """
 
 from __future__ import annotations
@@ -44,10 +49,12 @@ from spillway.receiver.connect_errors import quote_identifier
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Never, Self
 
 #: "SPIL": the first key of the advisory lock
 LOCK_CLASS: Final = 0x5350494C
+#: "SPIM"
+LANES_CLASS: Final = LOCK_CLASS + 1
 #: A backend whose client was killed notices that when it next reads or writes.
 _LOCK_WAIT_S: Final = 15.0
 _LOCK_PAUSE_S: Final = 0.25
@@ -126,6 +133,8 @@ class TargetSession:
         self.position = Lsn(0)
         #: the position that the target keeps
         self.recorded = Lsn(0)
+        #: [from, to) at the source, behind the position: transactions there are on the target
+        self.committed_ahead: tuple[tuple[Lsn, Lsn], ...] = ()
         try:
             self.facts: TargetFacts = ask(self.connection)
             self.facts.check_writable()
@@ -184,14 +193,39 @@ class TargetSession:
         """
         self._run(b"BEGIN")
 
-    def commit(self, head: Head) -> None:
-        """Commit what is open, with *head*'s position.
+    def savepoint(self, name: str) -> None:
+        """Define a savepoint; *name* is an identifier.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._run(b"SAVEPOINT " + name.encode())
+
+    def roll_back_to(self, name: str) -> None:
+        """Take back everything since :meth:`savepoint`.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._run(b"ROLLBACK TO SAVEPOINT " + name.encode())
+
+    def bound_lock_waits(self, milliseconds: int) -> None:
+        """Have statements fail that wait longer for a lock; 0: none does. Between transactions.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._run(b"SET lock_timeout = %d" % milliseconds)
+
+    def commit(self, head: Head) -> int:
+        """Commit what is open, with *head*'s position; return the target's LSN behind it.
 
         Raises:
             psycopg.Error: it is not committed, or, when the connection broke, perhaps not.
         """
-        result = self._run(self.commit_statements(head))
-        self.committed(head, _lsn(result))
+        lsn = _lsn(self._run(self.commit_statements(head)))
+        self.committed(head, lsn)
+        return lsn
 
     def commit_statements(self, head: Head) -> bytes:
         """Return :meth:`commit`'s statements for the simple protocol; the last gives the LSN that
@@ -204,16 +238,17 @@ class TargetSession:
         ).encode()
         return position + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
 
-    def prepare(self, head: Head, gid: str) -> None:
+    def prepare(self, head: Head, gid: str) -> int:
         """PREPARE TRANSACTION what is open, and then keep *head*'s position: a row in the prepared
-        transaction would stay locked. One that comes again is told by its *gid*.
+        transaction would stay locked. One that comes again is told by its *gid*. Return the
+        target's LSN behind it.
 
         Raises:
             psycopg.Error: as for commit.
         """
         literal = pq.Escaping(self._pgconn).escape_literal(gid.encode())
         self._run(self._xact_setup(head) + b"PREPARE TRANSACTION " + literal)
-        self.record(head)
+        return self.record(head)
 
     def finish_prepared(self, head: Head, gid: str, *, commit: bool) -> None:
         """COMMIT PREPARED or ROLLBACK PREPARED *gid*, and then keep *head*'s position.
@@ -229,14 +264,14 @@ class TargetSession:
         self._run(statement)
         self.record(head)
 
-    def record(self, head: Head) -> None:
-        """Keep *head*'s position in a transaction of its own.
+    def record(self, head: Head) -> int:
+        """Keep *head*'s position in a transaction of its own; return the target's LSN behind it.
 
         Raises:
             psycopg.Error: as for commit.
         """
         self.begin()
-        self.commit(head)
+        return self.commit(head)
 
     def committed(self, head: Head, local_lsn: int) -> None:
         """Hear that a transaction with *head*'s position is committed, and that the target's WAL
@@ -252,6 +287,77 @@ class TargetSession:
         to it would be taken for one that is ahead of a target which lost commits.
         """
         self.position = max(self.position, Lsn(end_lsn))
+
+    # -- beside the one that applies ----------------------------------------------------------
+
+    def join(self) -> None:
+        """Share the lock of sessions that commit beside the one that applies, which must live.
+
+        Raises:
+            psycopg.Error: the connection is gone.
+        """
+        keys = [LANES_CLASS, self.plan.lock[1]]
+        self.connection.execute("SELECT pg_catalog.pg_advisory_lock_shared(%s::int, %s::int)", keys)
+
+    def commit_first(self, head: Head, *, tidies: bool) -> int:
+        """Commit what is open, with *head*'s position: everything before it is committed. Return
+        the end of the target's WAL after that.
+
+        Args:
+            head: the last source transaction in it.
+            tidies: rows of ``spillway.committed`` that are behind it are deleted.
+
+        Raises:
+            psycopg.Error: as for commit.
+        """
+        tidy = ""
+        if tidies:
+            tidy = (
+                f"DELETE FROM spillway.committed WHERE subscription = {self._literal()}"  # noqa: S608
+                f" AND end_lsn <= '{Lsn(head.end_lsn)}'; "
+            )
+        return _lsn(self._run(tidy.encode() + self.commit_statements(head)))
+
+    def commit_ahead(self, head: Head, from_lsn: int) -> int:
+        """Commit what is open before something that is earlier at the source, of which this begins
+        at *from_lsn*. Return the end of the target's WAL after that.
+
+        Raises:
+            psycopg.Error: as for commit.
+        """
+        insert = (
+            "INSERT INTO spillway.committed (subscription, from_lsn, end_lsn) VALUES"  # noqa: S608
+            f" ({self._literal()}, '{Lsn(from_lsn)}', '{Lsn(head.end_lsn)}'); "
+        )
+        ended = insert.encode() + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
+        return _lsn(self._run(ended))
+
+    def find_committed_ahead(self) -> None:
+        """Look for what lanes have committed ahead, move the position behind what is whole of it,
+        and keep the rest in ``committed_ahead``.
+
+        Raises:
+            psycopg.Error: the connection is gone.
+        """
+        self.committed_ahead = ()
+        row = self.connection.execute(
+            "SELECT pg_catalog.to_regclass('spillway.committed') IS NOT NULL"
+        ).fetchone()
+        if row is None or not row[0]:
+            return
+        ahead: list[tuple[Lsn, Lsn]] = []
+        for begin, end in self.connection.execute(
+            "SELECT from_lsn::text, end_lsn::text FROM spillway.committed"
+            " WHERE subscription = %s ORDER BY from_lsn",
+            [self.subscription],
+        ):
+            from_lsn, end_lsn = Lsn.parse(begin), Lsn.parse(end)
+            if from_lsn <= self.position:
+                self.position = self.recorded = max(self.position, end_lsn)
+                self._flushed = max(self._flushed, self.position)
+            else:
+                ahead.append((from_lsn, end_lsn))
+        self.committed_ahead = tuple(ahead)
 
     def rollback(self) -> None:
         """Roll back what is open, and forget what was set up for its commit.
@@ -351,6 +457,7 @@ class TargetSession:
                 subscription=plan.subscription,
             )
         self.position = self.recorded = self._flushed = Lsn.parse(remote_lsn)
+        self.find_committed_ahead()
         if origin is None and self.facts.may_use_origins:
             origin = plan.origin
             with self.connection.transaction():
@@ -407,10 +514,30 @@ class TargetSession:
                 "SELECT pg_catalog.pg_try_advisory_lock(%s::int, %s::int)", keys
             ).fetchone()
             if row is not None and row[0]:
+                self._await_lanes(deadline)
                 return
             if time.monotonic() >= deadline:
                 break
             time.sleep(_LOCK_PAUSE_S)
+        self._raise_in_use(keys)
+
+    def _await_lanes(self, deadline: float) -> None:
+        """Wait until no session of an earlier program commits any more."""
+        keys = [LANES_CLASS, self.plan.lock[1]]
+        while True:
+            row = self.connection.execute(
+                "SELECT pg_catalog.pg_try_advisory_lock(%s::int, %s::int)", keys
+            ).fetchone()
+            if row is not None and row[0]:
+                self.connection.execute(
+                    "SELECT pg_catalog.pg_advisory_unlock(%s::int, %s::int)", keys
+                )
+                return
+            if time.monotonic() >= deadline:
+                self._raise_in_use(keys)
+            time.sleep(_LOCK_PAUSE_S)
+
+    def _raise_in_use(self, keys: Sequence[int]) -> Never:
         holder = self.connection.execute(
             "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted"
             " AND database = (SELECT oid FROM pg_catalog.pg_database"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.certify.load import Load, workload_database
 from spillway.certify.rendering import Subject
+from spillway.certify.run import CertifySettings
 from spillway.certify.wire.comparison import WireComparison, by_transactions
 from spillway.certify.wire.connection import SlotConnection
 from spillway.certify.wire.report import WireReport, WireSubjectReport
@@ -49,21 +50,11 @@ _STREAMING_SETTINGS: Final = {"logical_decoding_work_mem": "64kB"}
 
 
 @dataclass(frozen=True, slots=True)
-class WireSettings:
-    """What to do."""
+class WireSettings(CertifySettings):
+    """What to do, on both sides."""
 
-    #: of the primary
-    dsn: str
-    #: of the service's port
+    #: of the service's port; ``dsn`` is the primary's
     wire_dsn: str
-    #: follow live traffic for so long; the workload ends by itself
-    duration_s: float
-    #: seed of the built-in workload; None follows live traffic
-    seed: int | None
-    #: statements of the workload
-    steps: int
-    #: compare pgoutput with these too
-    publications: tuple[str, ...]
 
 
 def certify_wire(

@@ -228,7 +228,22 @@ class TableStateView(ResponseModel):
     changes: int = Field(description="Durable in the target.")
     bytes_copied: int | None = Field(description="Of the table's heap, by the initial copy.")
     bytes_total: int | None
-    reason: str | None = Field(description="Why it is in quarantine.")
+    reason: str | None = Field(description="Why it is in quarantine, or is not copied yet.")
+    sync_state: str | None = Field(
+        description="Of a PostgreSQL, as in pg_subscription_rel: i (init), d (data is copied), f "
+        "(copied), s (synchronized), r (ready)."
+    )
+    written_alone: str | None = Field(
+        description="Of a PostgreSQL: why the table's changes are written one by one; null when "
+        "they are not, or nothing is known yet."
+    )
+    changes_per_second: float | None = Field(
+        description="Over the last seconds; null while no program runs, or it has just begun."
+    )
+    bytes_per_second: float | None = Field(description="Of the initial copy; null as above.")
+    seconds_left: float | None = Field(
+        description="Of the initial copy, about: at that rate, and by the size of the heap."
+    )
 
 
 class SubscriptionView(ResponseModel):
@@ -270,7 +285,59 @@ class SubscriptionView(ResponseModel):
         "pg_stat_subscription and pg_stat_subscription_stats: received_lsn, latest_end_lsn, "
         "last_msg_send_time, last_msg_receipt_time, apply_error_count, sync_error_count, confl_… "
         "for each kind of conflict; and applied_lsn (written to the target) and flushed_lsn "
-        "(durable there). What has not happened yet is not there."
+        "(durable there). What has not happened yet is not there. The same with types: "
+        "/v1/subscriptions/{name}/stats."
+    )
+    told_at: datetime | None = Field(
+        description="When its program last told of itself: table_states and stats are of then."
+    )
+
+
+class TableConflictsView(ResponseModel):
+    """How many conflicts of a kind a table had."""
+
+    table: str = Field(
+        description="schema.table on the target; '' for those beyond the first 1,000 tables."
+    )
+    kind: str
+    count: int
+
+
+class StatsView(ResponseModel):
+    """pg_stat_subscription and pg_stat_subscription_stats of one subscription, and more."""
+
+    subname: str
+    pid: int | None
+    received_lsn: str | None = Field(description="Up to where it has received.")
+    last_msg_send_time: datetime | None
+    last_msg_receipt_time: datetime | None
+    latest_end_lsn: str | None = Field(description="Of the service, as it told last.")
+    latest_end_time: datetime | None
+    applied_lsn: str | None = Field(description="Up to where it is written on the target.")
+    flushed_lsn: str | None = Field(description="Up to where that is durable there.")
+    lag_bytes: int | None
+    lag_seconds: float | None
+    apply_error_count: int
+    sync_error_count: int
+    confl_insert_exists: int
+    confl_update_origin_differs: int
+    confl_update_exists: int
+    confl_update_deleted: int
+    confl_update_missing: int
+    confl_delete_origin_differs: int
+    confl_delete_missing: int
+    confl_multiple_unique_conflicts: int
+    conflicts_dropped: int = Field(description="Counted, and kept no more: they were the oldest.")
+    conflicts_missed: int = Field(
+        description="In no count: the program wrote more than its log has room for before the "
+        "service could read it."
+    )
+    table_conflicts: list[TableConflictsView]
+    tables: list[TableStateView]
+    changes_per_second: float | None = Field(description="Of all tables together.")
+    told_at: datetime | None = Field(
+        description="When its program last told of itself: all but lag and conflicts is of then; "
+        "null: never, or it is of a kind that tells nothing."
     )
 
 
@@ -312,3 +379,8 @@ class ConflictList(ResponseModel):
 
     name: str
     conflicts: list[ConflictView] = Field(description="The newest first.")
+    kept: int = Field(description="How many the service keeps of it.")
+    dropped: int = Field(description="How many it met and keeps no more: the oldest.")
+    missed: int = Field(
+        description="How many its program wrote and overwrote before the service could read them."
+    )

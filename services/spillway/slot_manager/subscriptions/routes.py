@@ -13,11 +13,13 @@ from spillway.slot_manager.subscriptions.models import (
     CreateSubscription,
     LogView,
     SkipTo,
+    StatsView,
     SubscriptionList,
     SubscriptionView,
     plain,
 )
 from spillway.subscriber.model import SubscriptionSpec
+from spillway.subscriber.stats import stats_of
 
 router = APIRouter(prefix="/subscriptions", tags=["subscriptions"])
 
@@ -46,6 +48,10 @@ class ConflictsQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(default=100, ge=0, le=10_000)
+    kind: str | None = Field(default=None, description="Only those of this kind.")
+    table: str | None = Field(
+        default=None, description="Only those of this one: schema.table, as on the target."
+    )
 
 
 @router.post("", status_code=201, operation_id="create_subscription", dependencies=[NoQuery])
@@ -148,5 +154,18 @@ async def get_subscription_conflicts(
     name: str, query: Annotated[ConflictsQuery, Query()], subscriptions: Subscriptions
 ) -> ConflictList:
     """Show the last conflicts that its programs met, and what became of them."""
-    found = await subscriptions.conflicts(name, query.limit)
-    return ConflictList(name=name, conflicts=[ConflictView.model_validate(one) for one in found])
+    found = await subscriptions.conflicts(name, query.limit, kind=query.kind, table=query.table)
+    totals = (await subscriptions.get(name)).conflicts
+    return ConflictList(
+        name=name,
+        conflicts=[ConflictView.model_validate(one) for one in found],
+        kept=totals.kept,
+        dropped=totals.dropped,
+        missed=totals.missed,
+    )
+
+
+@router.get("/{name}/stats", operation_id="get_subscription_stats", dependencies=[NoQuery])
+async def get_subscription_stats(name: str, subscriptions: Subscriptions) -> StatsView:
+    """Show how it is doing (pg_stat_subscription, pg_stat_subscription_stats)."""
+    return StatsView.model_validate(stats_of(await subscriptions.get(name)))

@@ -31,6 +31,8 @@ class Table:
 def put_message(out: MessageBuffer, lsn: int, xid: int, parts: list[Buffer]) -> None: ...
 
 class Encoder:
+    schema_changes: bool
+    schema_change: tuple[int, bytes] | None
     def __init__(
         self,
         settings: TextSettings,

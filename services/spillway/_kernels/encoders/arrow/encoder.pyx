@@ -42,8 +42,8 @@ from spillway._kernels.values.arrow.column cimport (
     free_column,
     put_bit,
 )
-from spillway._kernels.reorder.changes cimport (DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE,
-                                                UPDATE)
+from spillway._kernels.reorder.changes cimport (DELETE, INSERT, INVALIDATION, MESSAGE,
+                                                SCHEMA_CHANGE, TRUNCATE, UPDATE)
 from spillway._kernels.values.datum cimport (DATUM_UNCHANGED, Change, Deformer, invalid, load_u32,
                                              read_change)
 from spillway._kernels.messages.buffer cimport (ByteBuffer, MessageBuffer, put_byte, put_bytes,
@@ -372,6 +372,10 @@ cdef class Encoder:
     """
     cdef TextContext context
     cdef object make_plan
+    # true: stop behind a SCHEMA_CHANGE
+    cdef public bint schema_changes
+    # what gather stopped behind: lsn and content; None
+    cdef public tuple schema_change
     cdef size_t batch_bytes
     cdef size_t batch_rows
     # By relation id; and of each table (by oid) the one that rows go to.
@@ -428,8 +432,8 @@ cdef class Encoder:
         self.in_transaction = False
 
     def gather(self, const uint8_t[::1] chunk not None, size_t offset, relations):
-        """Gather changes from *offset* on until the chunk ends or :attr:`full`; return where that
-        is.
+        """Gather changes from *offset* on until the chunk ends or :attr:`full`, or behind a
+        :attr:`schema_change`; return where that is.
 
         Raises:
             DecodingError: a change is malformed; the details say which. What was gathered is given
@@ -535,6 +539,12 @@ cdef class Encoder:
                 self.add(&change, change.header.relation, c'D', relations)
             elif change.header.action == TRUNCATE:
                 self.add_truncate(&change, relations)
+            elif change.header.action == SCHEMA_CHANGE:
+                if self.schema_changes:
+                    with gil:
+                        self.schema_change = (change.header.lsn, (<const char*>change.new_section)[
+                            :<Py_ssize_t>change.new_size])
+                    return 0
             elif change.header.action not in (INVALIDATION, MESSAGE):
                 return invalid(b"a change has an action that no transaction yields")
             if self.own_bytes >= self.batch_bytes or self.own_rows >= self.batch_rows:

@@ -41,6 +41,7 @@ from spillway._kernels.reorder.changes cimport (
     INSERT,
     INVALIDATION,
     MESSAGE,
+    SCHEMA_CHANGE,
     TRUNCATE,
     UPDATE,
 )
@@ -111,6 +112,8 @@ cdef class Encoder:
     cdef public bint messages
     # true: leave out what came in through a replication origin
     cdef public bint only_local
+    # makes of a SCHEMA_CHANGE's content what a message of it says; None: they are left out
+    cdef public object schema_message
     # oid → RelationState
     cdef dict states
     # with so many of them it is looked which can be forgotten
@@ -337,12 +340,17 @@ cdef class Encoder:
                 if not (self.skip and change.header.flags & FROM_OTHER):
                     self.invalidate(&change)
                 continue
+            if change.header.action == SCHEMA_CHANGE and self.schema_message is None:
+                continue
             if self.skip or (self.only_local and change.header.flags & FROM_ORIGIN):
                 continue
             if self.is_part_held_back:
                 self.write_stream_start(out)
             if change.header.action == MESSAGE:
                 self.put_message(&change, out)
+            elif change.header.action == SCHEMA_CHANGE:
+                with gil:
+                    self.put_schema_change(&change, out)
             elif change.header.action == TRUNCATE:
                 self.put_truncate(&change, relations, out)
             else:
@@ -485,6 +493,22 @@ cdef class Encoder:
         put_byte(&out.payload, 0)
         put_int32(&out.payload, <uint32_t>content_size)
         put_bytes(&out.payload, change.new_section + 8 + prefix_size, content_size)
+        return out.finish(change.header.lsn, self.xid)
+
+    cdef int put_schema_change(self, const Change* change, MessageBuffer out) except -1:
+        """Write the event as a transactional logical message."""
+        cdef bytes prefix, text
+        prefix, text = self.schema_message(
+            (<const char*>change.new_section)[:<Py_ssize_t>change.new_size]
+        )
+        self.open(out)
+        self.start_message(c'M', self.xid, &out.payload)
+        put_byte(&out.payload, MESSAGE_TRANSACTIONAL)
+        put_int64(&out.payload, change.header.lsn)
+        put_bytes(&out.payload, <const char*>prefix, len(prefix))
+        put_byte(&out.payload, 0)
+        put_int32(&out.payload, <uint32_t>len(text))
+        put_bytes(&out.payload, <const char*>text, len(text))
         return out.finish(change.header.lsn, self.xid)
 
     cdef int start_message(self, uint8_t tag, uint32_t xid, ByteBuffer* out) except -1 nogil:

@@ -16,8 +16,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
-from spillway._kernels.reorder.changes cimport (DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE,
-                                                UPDATE)
+from spillway._kernels.reorder.changes cimport (DELETE, INSERT, INVALIDATION, MESSAGE,
+                                                SCHEMA_CHANGE, TRUNCATE, UPDATE)
 from spillway._kernels.encoders.chunk_encoder cimport (
     ChunkEncoder,
     LogicalMessage,
@@ -130,7 +130,7 @@ cdef class Encoder(ChunkEncoder):
         cdef uint8_t action = change.header.action
         cdef LogicalMessage message
         cdef void* writer
-        if action == INVALIDATION:
+        if action == INVALIDATION or action == SCHEMA_CHANGE:
             return 0
         if action == MESSAGE:
             read_message(change, &message)

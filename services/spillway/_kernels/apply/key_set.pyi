@@ -1,0 +1,6 @@
+from typing import final
+
+@final
+class KeySet:
+    def __len__(self) -> int: ...
+    def overlaps(self, other: KeySet) -> bool: ...

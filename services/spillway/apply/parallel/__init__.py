@@ -1,0 +1,1 @@
+"""Groups on several connections at once."""

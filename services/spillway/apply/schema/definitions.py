@@ -1,0 +1,167 @@
+"""What the two sides' catalogs say of a table, for who compares it with an event: the target's as it
+is within the open transaction, and of the source what only a server prints.
+
+The source is asked now, which may be later than the event. Its defaults and bounds of now are right
+all the same: a default counts for rows that are yet to come, and if it was changed since, that has
+an event of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from spillway.apply.sync.copiers import connect_source
+from spillway.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+_TABLE: Final = """
+SELECT c.oid, c.relkind::text, pn.nspname::text, p.relname::text,
+       ARRAY (SELECT a.attname::text FROM pg_catalog.pg_index i,
+                     pg_catalog.unnest(i.indkey) WITH ORDINALITY k(attnum, place),
+                     pg_catalog.pg_attribute a
+               WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid
+                 AND a.attnum = k.attnum AND k.place <= i.indnkeyatts ORDER BY k.place)
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_catalog.pg_inherits h ON c.relispartition AND h.inhrelid = c.oid
+  LEFT JOIN pg_catalog.pg_class p ON p.oid = h.inhparent
+  LEFT JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+"""
+_COLUMNS: Final = """
+SELECT a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attidentity::text, a.attgenerated::text,
+       CASE WHEN a.attcollation <> 100 THEN co.collname::text END
+  FROM pg_catalog.pg_attribute a
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN pg_catalog.pg_collation co ON co.oid = a.attcollation
+ WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_EXPRESSIONS: Final = """
+SELECT d.adnum::int, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+  FROM pg_catalog.pg_attrdef d WHERE d.adrelid = %s::oid
+"""
+_BOUND: Final = """
+SELECT pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM pg_catalog.pg_class c WHERE c.oid = %s::oid
+"""
+_PUBLISHED: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_publication p,
+                LATERAL pg_catalog.pg_get_publication_tables(p.pubname::text) t
+     WHERE p.pubname = ANY (%s)
+       AND (t.relid = %s::oid
+            OR %s::oid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(t.relid) m)))
+"""
+
+_IDENTITY: Final = {"a": "always", "d": "by default"}
+_GENERATED: Final = {"s": "stored", "v": "virtual"}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumnNow:
+    """A column of the target's table."""
+
+    type: str
+    not_null: bool
+    default: str | None
+    identity: str | None
+    generated: str | None
+    collation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTableNow:
+    """A table of the target."""
+
+    is_partitioned: bool
+    #: schema and name of what it is a partition of
+    parent: tuple[str, str] | None
+    primary_key: tuple[str, ...]
+    columns: Mapping[str, TargetColumnNow] = field(default_factory=dict)
+
+
+def target_table(connection: Connection, name: tuple[str, str]) -> TargetTableNow | None:
+    """Return a table of the target as the open transaction sees it; None without one.
+
+    Raises:
+        psycopg.Error: the target did not answer.
+    """
+    found = connection.execute(_TABLE, name).fetchone()
+    if found is None:
+        return None
+    oid, kind, parent_schema, parent, key = found
+    columns = {
+        column: TargetColumnNow(
+            type_name,
+            not_null,
+            None if generated else default,
+            _IDENTITY.get(identity),
+            _GENERATED.get(generated),
+            collation,
+        )
+        for column, type_name, not_null, default, identity, generated, collation in (
+            connection.execute(_COLUMNS, [oid])
+        )
+    }
+    return TargetTableNow(
+        kind == "p",
+        None if parent is None else (parent_schema, parent),
+        tuple(key),
+        columns,
+    )
+
+
+class SourceCatalog:
+    """The source, asked for what an event can't say; connected to when it is asked first."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: Connection | None = None
+
+    def close(self) -> None:
+        """End the session, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """Lend the connection, in autocommit, with an empty search_path.
+
+        Raises:
+            SourceError: the source can't be reached, or refuses.
+        """
+        if self._connection is None or self._connection.closed:
+            self._connection = connect_source(self._dsn)
+            self._connection.execute("SELECT pg_catalog.set_config('search_path', '', false)")
+        try:
+            yield self._connection
+        except psycopg.Error as error:
+            raise SourceError(
+                f"the source can't be asked for a definition: {' '.join(str(error).split())}",
+                hint="Check that the source runs, and its log; it is tried again.",
+            ) from None
+
+    def expressions(self, oid: int) -> dict[int, str]:
+        """Return what columns of a table have as default, or are generated by, by attnum."""
+        with self.connected() as connection:
+            return dict(connection.execute(_EXPRESSIONS, [oid]).fetchall())
+
+    def bound(self, oid: int) -> str | None:
+        """Return a partition's bounds: ``FOR VALUES …`` or DEFAULT; None for none."""
+        with self.connected() as connection:
+            found = connection.execute(_BOUND, [oid]).fetchone()
+        return None if found is None else found[0]
+
+    def publishes(self, publications: Sequence[str], oid: int) -> bool:
+        """Say whether one of *publications* publishes a table, or what it is a partition of."""
+        with self.connected() as connection:
+            found = connection.execute(_PUBLISHED, [list(publications), oid, oid]).fetchone()
+        return found is not None and bool(found[0])

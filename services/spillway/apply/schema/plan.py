@@ -1,0 +1,266 @@
+"""What is left to do on the target for one event: statements that are safe, and what is not done.
+
+Safe is what loses nothing, and gives the target's rows the values that the source's have:
+
+- a column is added whose older rows are NULL or one value, which the event tells; or a generated
+  one. A default that was computed for each row (``random()``, a sequence's) is not: those values are
+  in no WAL.
+- a column is dropped or renamed, a table renamed or moved to another schema.
+- a type is widened (:mod:`spillway.apply.schema.widening`).
+- a default is set or dropped, NOT NULL set or dropped.
+- a partition is attached or detached.
+
+Everything is compared with the target's table first: what it has already is nothing to do. What
+doesn't concern rows on the target is passed over: the source's replica identity, and that a table
+was dropped, whose rows stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import sql
+
+from spillway.apply.schema.widening import is_widening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spillway.apply.schema.definitions import SourceCatalog, TargetTableNow
+
+    Column = Mapping[str, Any]
+
+_PASSED_OVER: Final = ("replica_identity",)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an event comes to on the target."""
+
+    #: in their order, without semicolons
+    statements: list[str] = field(default_factory=list)
+    #: what is not done by itself, and why
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the target is as it has to be."""
+        return not self.statements and not self.refused
+
+
+class Planner:
+    """Plans one alter_table event.
+
+    Args:
+        event: see docs/reference/ddl-events.md.
+        rename: the name on the target of a (schema, table) of the source.
+        find: returns the target's table of that name, if there is one.
+        source: where defaults and bounds come from.
+    """
+
+    def __init__(
+        self,
+        event: Mapping[str, Any],
+        rename: Callable[[str, str], tuple[str, str]],
+        find: Callable[[tuple[str, str]], TargetTableNow | None],
+        source: SourceCatalog,
+    ) -> None:
+        self._event = event
+        self._rename = rename
+        self._find = find
+        self._source = source
+        self._plan = Plan()
+        self._columns: dict[str, Column] = {
+            column["name"]: column for column in event["after"]["columns"]
+        }
+        self._expressions: dict[int, str] | None = None
+
+    def plan(self) -> Plan | None:
+        """Return what is left to do; None when the target has no such table.
+
+        Raises:
+            SourceError: the source had to be asked, and did not answer.
+            psycopg.Error: the target did not answer.
+        """
+        before, after = self._event["before"], self._event["after"]
+        old = self._rename(before["schema"], before["table"])
+        new = self._rename(after["schema"], after["table"])
+        table = self._find(new)
+        if table is None:
+            table = self._find(old)
+            if table is None:
+                return None
+            self._move(old, new)
+        self._name = _quoted(*new)
+        self._table = table
+        for change in self._event["changes"]:
+            kind = change["change"]
+            if kind in ("attach_partition", "detach_partition"):
+                self._partition(kind, change["parent"])
+            elif kind == "primary_key":
+                self._primary_key(change)
+            elif kind == "drop_column":
+                if change["column"] in table.columns:
+                    self._alter(f"DROP COLUMN {_quoted(change['column'])}")
+            elif kind == "rename_column":
+                self._rename_column(change["from"], change["to"])
+            elif kind == "add_column":
+                self._add(change["definition"])
+            elif kind not in _PASSED_OVER and "column" in change:
+                self._change_column(kind, change)
+        return self._plan
+
+    def _alter(self, what: str) -> None:
+        self._plan.statements.append(f"ALTER TABLE {self._name} {what}")
+
+    def _move(self, old: tuple[str, str], new: tuple[str, str]) -> None:
+        if old[0] != new[0]:
+            self._plan.statements.append(
+                f"ALTER TABLE {_quoted(*old)} SET SCHEMA {_quoted(new[0])}"
+            )
+        if old[1] != new[1]:
+            self._plan.statements.append(
+                f"ALTER TABLE {_quoted(new[0], old[1])} RENAME TO {_quoted(new[1])}"
+            )
+
+    # ---- columns
+
+    def _rename_column(self, old: str, new: str) -> None:
+        if old in self._table.columns and new not in self._table.columns:
+            self._alter(f"RENAME COLUMN {_quoted(old)} TO {_quoted(new)}")
+
+    def _add(self, column: Column) -> None:
+        name = column["name"]
+        if name in self._table.columns:
+            return
+        parts = [f"ADD COLUMN {_quoted(name)} {column['type']}"]
+        if column["collation"] is not None:
+            collation = column["collation"]
+            parts.append(f"COLLATE {_quoted(collation['schema'], collation['name'])}")
+        expression = self._expression(column)
+        then = ""
+        if column["identity"]:
+            self._refuse(f"column {name} is an identity column: its older rows were numbered")
+            return
+        if column["generated"]:
+            if expression is None:
+                self._refuse(f"what column {name} is generated by is not known any more")
+                return
+            parts.append(f"GENERATED ALWAYS AS ({expression}) {column['generated'].upper()}")
+        elif column["missing"] is not None:
+            parts.append(f"DEFAULT {_literal(column['missing'])}")
+            if expression is not None:
+                then = f"ALTER COLUMN {_quoted(name)} SET DEFAULT {expression}"
+            else:
+                then = f"ALTER COLUMN {_quoted(name)} DROP DEFAULT"
+        elif column["has_default"]:
+            if self._event["rewritten"] or (
+                self._event["after"]["partitioned"] and (expression is None or "(" in expression)
+            ):
+                self._refuse(
+                    f"column {name} has a default that was computed for each row of the source"
+                )
+                return
+            if expression is not None:
+                parts.append(f"DEFAULT {expression}")
+        if column["not_null"]:
+            parts.append("NOT NULL")
+        self._alter(" ".join(parts))
+        if then:
+            self._alter(then)
+
+    def _change_column(self, kind: str, change: Mapping[str, Any]) -> None:
+        name = change["column"]
+        # A column that is renamed at once has its old name there as long as that is not done.
+        names = {name}
+        names |= {
+            one["from"]
+            for one in self._event["changes"]
+            if one["change"] == "rename_column" and one["to"] == name
+        }
+        there = next((self._table.columns[n] for n in names if n in self._table.columns), None)
+        if there is None:
+            return
+        column = f"ALTER COLUMN {_quoted(name)}"
+        if kind == "alter_type":
+            if there.type == change["to"] or is_widening(change["to"], there.type):
+                return
+            if is_widening(change["from"], change["to"]) and is_widening(there.type, change["to"]):
+                self._alter(f"{column} TYPE {change['to']}")
+            else:
+                self._refuse(
+                    f"column {name} is now {change['to']}, which not every {there.type} is"
+                )
+        elif kind in ("set_not_null", "drop_not_null"):
+            if there.not_null != (kind == "set_not_null"):
+                self._alter(f"{column} {'SET' if kind == 'set_not_null' else 'DROP'} NOT NULL")
+        elif kind == "set_default":
+            expression = self._expression(self._columns[name])
+            if expression is not None and expression != there.default:
+                self._alter(f"{column} SET DEFAULT {expression}")
+        elif kind == "drop_default":
+            if there.default is not None:
+                self._alter(f"{column} DROP DEFAULT")
+        elif kind == "collation":
+            wanted = change["to"]
+            if there.collation != (None if wanted is None else wanted["name"]):
+                self._refuse(f"column {name} has another collation")
+        elif getattr(there, kind) != change["to"]:
+            self._refuse(
+                f"column {name} is {kind} {change['to'] or 'no longer'}"
+                if kind == "generated"
+                else f"column {name}: identity is {change['to'] or 'dropped'}"
+            )
+
+    def _expression(self, column: Column) -> str | None:
+        """What the source has as a column's default, or generates it by."""
+        if not column["has_default"] and not column["generated"]:
+            return None
+        if self._expressions is None:
+            self._expressions = self._source.expressions(self._event["oid"])
+        return self._expressions.get(column["attnum"])
+
+    # ---- the table
+
+    def _primary_key(self, change: Mapping[str, Any]) -> None:
+        if tuple(change["to"]) == self._table.primary_key:
+            return
+        columns = ", ".join(_quoted(name) for name in change["to"])
+        if change["from"] or self._table.primary_key or not columns:
+            self._refuse(f"the primary key is now ({columns})")
+        else:
+            self._alter(f"ADD PRIMARY KEY ({columns})")
+
+    def _partition(self, kind: str, parent: Mapping[str, Any]) -> None:
+        of = self._rename(parent["schema"], parent["table"])
+        is_attached = self._table.parent == of
+        if is_attached == (kind == "attach_partition"):
+            return
+        if kind == "detach_partition":
+            self._plan.statements.append(
+                f"ALTER TABLE {_quoted(*of)} DETACH PARTITION {self._name}"
+            )
+            return
+        root = self._find(of)
+        if root is None or not root.is_partitioned:
+            return
+        bound = self._source.bound(self._event["oid"])
+        if bound is None:
+            self._refuse("its bounds as a partition are not known any more")
+            return
+        self._plan.statements.append(
+            f"ALTER TABLE {_quoted(*of)} ATTACH PARTITION {self._name} {bound}"
+        )
+
+    def _refuse(self, why: str) -> None:
+        self._plan.refused.append(why)
+
+
+def _quoted(*names: str) -> str:
+    return sql.Identifier(*names).as_string()
+
+
+def _literal(text: str) -> str:
+    """A constant of unknown type, whatever standard_conforming_strings says."""
+    return sql.Literal(text).as_string()

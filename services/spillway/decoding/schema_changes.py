@@ -1,0 +1,163 @@
+"""What transactions change of tables' definitions, queued as changes where it happened.
+
+The server logs no DDL, but what DDL does to the catalogs, and behind each command the caches that
+it has invalidated. So it is known which tables a transaction has touched, and the mirror knows each
+of them as everybody sees it and as the transaction does. What differs is a SCHEMA_CHANGE: queued in
+front of the first row that the transaction writes, into whatever table, after it has touched one, or
+at its end::
+
+    INSERT INTO t …         INSERT
+    ALTER TABLE t …         catalog records, invalidations: t is touched
+    ALTER TABLE u …         catalog records, invalidations: u is touched
+    INSERT INTO t …         SCHEMA_CHANGE t, SCHEMA_CHANGE u, INSERT
+    ALTER TABLE t …         catalog records, invalidations: t is touched
+    COMMIT                  SCHEMA_CHANGE t
+
+So several commands between two rows are one change of a table: what they come to. A table that a
+transaction makes and drops, and one that is touched and left as it was, are none. Temporary and
+unlogged tables have no rows in WAL, and no changes here.
+
+The next change of a table is compared with the one before. A subtransaction that is rolled back
+takes the changes with it that were queued in it; what the rest of the transaction had done to their
+tables is looked at again.
+
+What is queued is both definitions, as JSON (:func:`_content`); an output plugin makes of them what
+it tells (``plugins/ddl_event.py``), when somebody asks. This costs each transaction that changes a
+table's definition some tenths of a millisecond a table, and others nothing.
+
+Memory: the definitions of tables that transactions in progress have changed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from spillway.catalog.storage_map import NO_XIDS
+from spillway.errors import DecodingError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from spillway._kernels.reorder.buffer import ReorderBuffer
+    from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.table_state import TableState
+    from spillway.decoding.capture import CaptureFilter
+    from spillway.decoding.invalidations import Invalidations
+
+
+class SchemaChanges:
+    """The changes of definitions by one decoder's transactions in progress."""
+
+    def __init__(
+        self,
+        mirror: CatalogMirror,
+        buffer: ReorderBuffer,
+        invalidations: Invalidations,
+        capture: CaptureFilter,
+    ) -> None:
+        self._mirror: Final = mirror
+        self._buffer: Final = buffer
+        self._invalidations: Final = invalidations
+        self._capture: Final = capture
+        self._is_left_out = False
+        #: of each top-level transaction, by table: what was told of it last, and with the changes
+        #: of which (sub)transaction that goes
+        self._told: Final[dict[int, dict[int, list[tuple[int, TableState | None]]]]] = {}
+
+    def leave_out(self) -> None:
+        """Queue nothing from here on."""
+        self._is_left_out = True
+
+    def flush(self, xid: int, lsn: int) -> None:
+        """Queue at *lsn*, in (sub)transaction *xid*, what its whole transaction did to tables since
+        the last time.
+        """
+        top_xid = self._buffer.top_xid(xid)
+        touched = self._invalidations.take_touched(top_xid)
+        if touched and not self._is_left_out:
+            own_xids = self._buffer.own_xids(xid)
+            if self._mirror.has_changes(own_xids):
+                for oid in touched:
+                    self._compare(oid, top_xid, xid, own_xids, lsn)
+
+    def flush_all(self, lsn: int) -> None:
+        """Queue at *lsn* what transactions in progress did so far."""
+        for top_xid in self._invalidations.invalidated():
+            self.flush(top_xid, lsn)
+
+    def recall(self) -> None:
+        """Take what transactions in progress have done by now for told, as :meth:`flush_all` did
+        before they were carried.
+        """
+        for top_xid, oids in self._invalidations.invalidated().items():
+            own_xids = self._buffer.own_xids(top_xid)
+            if self._mirror.has_changes(own_xids):
+                for oid in oids:
+                    self._tell(oid, top_xid, top_xid, self._state(oid, own_xids))
+
+    def abort(self, top_xid: int, xids: Collection[int]) -> None:
+        """Forget what went with *xids*, which have aborted: all of *top_xid*, or subtransactions."""
+        if top_xid in xids:
+            self.forget(top_xid)
+            return
+        again = []
+        for oid, told in self._told.get(top_xid, {}).items():
+            kept = [one for one in told if one[0] not in xids]
+            if len(kept) < len(told):
+                told[:] = kept
+                again.append(oid)
+        if again:
+            self._invalidations.touch(top_xid, again)
+
+    def forget(self, top_xid: int) -> None:
+        """Forget a transaction that has ended."""
+        self._told.pop(top_xid, None)
+
+    def _compare(
+        self, oid: int, top_xid: int, xid: int, own_xids: Collection[int], lsn: int
+    ) -> None:
+        told = self._told.get(top_xid, {}).get(oid)
+        before = told[-1][1] if told else self._state(oid, NO_XIDS)
+        after = self._state(oid, own_xids)
+        if before is None and after is None:
+            return
+        if before is not None and after is not None and after.defines_as(before):
+            return
+        self._tell(oid, top_xid, xid, after)
+        if self._is_captured(oid, after, own_xids) or self._is_captured(oid, before, NO_XIDS):
+            self._buffer.add_schema_change(xid, lsn, _content(oid, before, after))
+
+    def _state(self, oid: int, own_xids: Collection[int]) -> TableState | None:
+        try:
+            return self._mirror.table_state(oid, own_xids)
+        except DecodingError:
+            # Of a type that can't be described. Rows of such a table are an error, its DDL alone is
+            # not: it is as if it were not there.
+            return None
+
+    def _is_captured(self, oid: int, state: TableState | None, own_xids: Collection[int]) -> bool:
+        if state is None:
+            return False
+        if not self._capture.selects_tables:
+            return True
+        descriptor = self._mirror.resolve_oid(oid, own_xids).descriptor
+        return descriptor is not None and self._capture.captures(descriptor)
+
+    def _tell(self, oid: int, top_xid: int, xid: int, state: TableState | None) -> None:
+        self._told.setdefault(top_xid, {}).setdefault(oid, []).append((xid, state))
+
+
+def _content(oid: int, before: TableState | None, after: TableState | None) -> bytes:
+    """Return a SCHEMA_CHANGE's section: the table's definitions, null where there is none."""
+    both = before is not None and after is not None
+    return json.dumps(
+        {
+            "oid": oid,
+            "before": None if before is None else before.to_json(),
+            "after": None if after is None else after.to_json(),
+            "replaced_defaults": after.replaced_defaults(before) if both else (),
+            "rewritten": both and before.storage != after.storage,
+        },
+        separators=(",", ":"),
+    ).encode()

@@ -1,0 +1,258 @@
+"""The checklist of PostgreSQL's src/test/subscription: encodings, changed publications, binary,
+generated columns, several subscriptions of one table, the role that writes, errors that disable and
+are skipped; beside PostgreSQL's own subscription.
+
+The numbers are those of its tests; docs/reference/apply-checklist.md says what covers which.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.cluster import Database
+from harness.postgresql_subscription import wait_until
+from harness.remedies import command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.side_by_side import SideBySide
+
+_MAJOR_OF_DISABLING = 15
+_MAJOR_OF_OWNERS = 16
+_MAJOR_OF_GENERATED = 18
+_TABLES = """
+CREATE TABLE c007_first (a int PRIMARY KEY);
+CREATE TABLE c007_second (a int PRIMARY KEY);
+CREATE TABLE c010_twice (a int);
+CREATE TABLE c014_binary (a int PRIMARY KEY, b bytea, c float8[], d numeric, e timestamptz,
+    f jsonb, g uuid, h interval, i text COLLATE "C", j int4range, k inet);
+CREATE TABLE c033_owned (a int PRIMARY KEY);
+"""
+_WHO = """
+CREATE TABLE who (by name);
+CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO public.who VALUES (current_user); RETURN NEW; END $$;
+CREATE TRIGGER tell BEFORE INSERT ON c033_owned FOR EACH ROW EXECUTE FUNCTION tell();
+ALTER TABLE c033_owned ENABLE ALWAYS TRIGGER tell;
+"""
+
+
+@pytest.fixture(scope="module")
+def more(sides: SideBySide) -> Iterator[SideBySide]:
+    """Both subscribed: PostgreSQL's in binary, where it can find the types' functions."""
+    sides.everywhere(_TABLES)
+    sides.both(_WHO)
+    stock = ["binary = true"]
+    if sides.major >= _MAJOR_OF_OWNERS:
+        stock.append("run_as_owner = true")
+    source = sides.source
+    source.execute(
+        "CREATE TABLE c011_generated (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a * 2) STORED)"
+    )
+    sides.both("CREATE TABLE c011_generated (a int PRIMARY KEY, b int)")
+    source.execute(
+        "CREATE PUBLICATION first FOR TABLE c007_first, c014_binary, c033_owned, marker;"
+        "CREATE PUBLICATION second FOR TABLE c007_second;"
+        "CREATE PUBLICATION twice FOR TABLE c010_twice;"
+        "CREATE PUBLICATION generated FOR TABLE c011_generated"
+        + (
+            " WITH (publish_generated_columns = stored)"
+            if sides.major >= _MAJOR_OF_GENERATED
+            else ""
+        )
+    )
+    sides.subscribe("more", "first", "generated", stock=stock)
+    yield sides
+    for name in list(sides.names):
+        sides.unsubscribe(name)
+
+
+def test_011_generated_columns_are_published_where_they_can_be(more: SideBySide) -> None:
+    more.source.execute("INSERT INTO c011_generated VALUES (1), (2)")
+    more.source.execute("UPDATE c011_generated SET a = 3 WHERE a = 2")
+    ((*rows,),) = more.same("c011_generated")
+    assert ("(3,6)" in rows) == (more.major >= _MAJOR_OF_GENERATED)
+
+
+def test_014_the_same_as_by_binary(more: SideBySide) -> None:
+    more.source.execute(
+        r"INSERT INTO c014_binary VALUES (1, '\x00ff', '{1.5,NULL,-Infinity}', 12345678901234.50,"
+        " '2026-11-23 19:00:00.123456+02', '{\"a\": [1, null]}',"
+        " 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '1 mon -2 days 00:00:01', 'é', '[1,5)',"
+        " '10.0.0.1/8'), (2)".replace(
+            ", (2)", ", (2, NULL, '{}', 'NaN', 'infinity', 'null', NULL, NULL, '', 'empty', '::1')"
+        )
+    )
+    more.source.execute("UPDATE c014_binary SET d = d + 1, i = i || repeat('ü', 3000) WHERE a = 1")
+    more.source.execute("UPDATE c014_binary SET d = 0 WHERE a = 1")
+    more.as_source("c014_binary")
+
+
+def test_033_the_role_of_the_connection_writes(more: SideBySide) -> None:
+    more.source.execute("INSERT INTO c033_owned VALUES (1), (2)")
+    assert more.same("c033_owned", "who") == [["(1)", "(2)"], ["(postgres)", "(postgres)"]]
+
+
+def test_007_other_publications(more: SideBySide) -> None:
+    source = more.source
+    source.execute("INSERT INTO c007_first VALUES (1); INSERT INTO c007_second VALUES (1)")
+    more.caught_up()
+    more.stock.execute("ALTER SUBSCRIPTION more ADD PUBLICATION second WITH (copy_data = false)")
+    more.service.call(
+        "PATCH", "/subscriptions/more", json={"publications": ["first", "generated", "second"]}
+    )
+    wait_until(
+        "ours has begun with them", lambda: more.view("more")["state"] == "streaming", more.told
+    )
+    source.execute("INSERT INTO c007_first VALUES (2); INSERT INTO c007_second VALUES (2)")
+    assert more.same("c007_first", "c007_second") == [["(1)", "(2)"], ["(2)"]]
+
+
+def test_010_two_subscriptions_of_one_table(more: SideBySide) -> None:
+    """Without a key each row comes twice; both truncate the same table."""
+    for name in ("one", "two"):
+        more.subscribe(name, "twice")
+    for _ in range(3):
+        more.source.execute("INSERT INTO c010_twice SELECT generate_series(1, 100)")
+        more.source.execute("TRUNCATE c010_twice")
+    more.source.execute("INSERT INTO c010_twice VALUES (7)")
+    for database in more.targets:
+        wait_until(
+            f"both have written the last row in {database.name}",
+            lambda d=database: (  # type: ignore[misc]
+                {row[0] for row in d.query("SELECT a FROM c010_twice")} == {7}
+            ),
+            more.told,
+        )
+    for name in ("one", "two"):
+        more.unsubscribe(name)
+
+
+def test_026_and_029_an_error_disables_counts_and_is_skipped(more: SideBySide) -> None:
+    if more.major < _MAJOR_OF_DISABLING:
+        # Neither disable_on_error nor SKIP is there.
+        return
+    more.everywhere("CREATE TABLE c029_faulty (a int PRIMARY KEY)")
+    more.source.execute("CREATE PUBLICATION faulty FOR TABLE c029_faulty")
+    more.subscribe(
+        "faulty",
+        "faulty",
+        stock=["disable_on_error = true"],
+        target={"disable_on_error": True},
+    )
+    more.both("INSERT INTO c029_faulty VALUES (2)")
+    since = more.log_size()
+    for numbers in ("(1)", "(2), (3)", "(4)"):
+        more.source.execute(f"INSERT INTO c029_faulty VALUES {numbers}")
+    error = more.wait_error("faulty")
+    wait_until("ours is disabled", lambda: not more.view("faulty")["enabled"], more.told)
+    wait_until(
+        "the stock one is disabled",
+        lambda: (
+            not more.stock.value("SELECT subenabled FROM pg_subscription WHERE subname = 'faulty'")
+        ),
+        more.told,
+    )
+    counted = more.stock.value(
+        "SELECT apply_error_count FROM pg_stat_subscription_stats WHERE subname = 'faulty'"
+    )
+    assert counted >= 1
+    assert more.view("faulty")["stats"]["apply_error_count"] >= 1
+    assert more.rows("SELECT * FROM c029_faulty") == ["(1)", "(2)"]
+
+    finished = re.findall(r"finished at ([0-9A-F]+/[0-9A-F]+)", more.logged(since))[-1]
+    more.stock.execute(f"ALTER SUBSCRIPTION faulty SKIP (lsn = '{finished}')")
+    more.stock.execute("ALTER SUBSCRIPTION faulty ENABLE")
+    told = command(error["hint"], "subscription skip", NAME="faulty")
+    more.service.call("POST", "/subscriptions/faulty/skip", json={"lsn": told[3]})
+    more.service.call("POST", "/subscriptions/faulty/enable")
+    for database in more.targets:
+        wait_until(
+            f"what comes after it is in {database.name}",
+            lambda d=database: bool(d.query("SELECT FROM c029_faulty WHERE a = 4")),  # type: ignore[misc]
+            more.told,
+        )
+    assert more.rows("SELECT * FROM c029_faulty") == ["(1)", "(2)", "(4)"]
+    more.unsubscribe("faulty")
+
+
+def test_030_origins_are_left_out_on_every_major(more: SideBySide) -> None:
+    """PostgreSQL can't before 16."""
+    more.everywhere("CREATE TABLE c030_local (a int PRIMARY KEY, b text)")
+    more.source.execute("CREATE PUBLICATION local FOR TABLE c030_local")
+    body = {
+        "name": "local",
+        "source": more.source_name,
+        "database": more.source.name,
+        "publications": ["local"],
+        "copy_data": False,
+        "origin": "none",
+        "target": {"kind": "postgres", "dsn": more.ours.dsn},
+    }
+    more.service.call("POST", "/subscriptions", json=body)
+    try:
+        with more.source.connect() as session:
+            session.execute("SELECT pg_replication_origin_create('c030_local')")
+            session.execute("INSERT INTO c030_local VALUES (1, 'from here')")
+            session.execute("SELECT pg_replication_origin_session_setup('c030_local')")
+            session.execute("INSERT INTO c030_local VALUES (2, 'from elsewhere')")
+            session.execute("SELECT pg_replication_origin_session_reset()")
+            session.execute("SELECT pg_replication_origin_drop('c030_local')")
+            session.execute("INSERT INTO c030_local VALUES (3, 'from here')")
+        wait_until(
+            "the last one is there",
+            lambda: bool(more.ours.query("SELECT FROM c030_local WHERE a = 3")),
+            lambda: str(more.view("local")),
+        )
+        assert more.ours.query("SELECT a FROM c030_local ORDER BY 1") == [(1,), (3,)]
+    finally:
+        more.service.call("DELETE", "/subscriptions/local")
+
+
+def test_005_encodings(more: SideBySide) -> None:
+    """From a database in LATIN1 into one in LATIN1, and into one in UTF8."""
+    cluster = more.cluster
+    name = f"{more.source.name}_latin"
+    make = "CREATE DATABASE {} ENCODING '{}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    targets = {f"{name}_latin1": "LATIN1", f"{name}_utf8": "UTF8"}
+    for database, encoding in {name: "LATIN1", **targets}.items():
+        cluster.execute(make.format(database, encoding))
+        Database(cluster, database).execute(
+            'CREATE TABLE "é" (a int PRIMARY KEY, "ü" text, n numeric)'
+        )
+    source = Database(cluster, name)
+    source.execute('CREATE PUBLICATION p FOR TABLE "é"')
+    try:
+        for database in targets:
+            more.service.call(
+                "POST",
+                "/subscriptions",
+                json={
+                    "name": database,
+                    "source": more.source_name,
+                    "database": name,
+                    "publications": ["p"],
+                    "target": {"kind": "postgres", "dsn": cluster.dsn(database)},
+                },
+            )
+        source.execute("""INSERT INTO "é" VALUES (1, 'Grüße, ©', 1.5), (2, 'ÿ', NULL)""")
+        source.execute("""UPDATE "é" SET "ü" = 'à' WHERE a = 2""")
+        expected = source.query('SELECT * FROM "é" ORDER BY 1')
+        for database in targets:
+            wait_until(
+                f"{database} has the rows",
+                lambda d=database: (
+                    Database(cluster, d).query('SELECT * FROM "é" ORDER BY 1')  # type: ignore[misc]
+                    == expected
+                ),
+                lambda d=database: str(more.view(d)),  # type: ignore[misc]
+            )
+    finally:
+        for database in targets:
+            more.service.call("DELETE", f"/subscriptions/{database}")
+            cluster.drop_database(database)
+        cluster.drop_database(name)

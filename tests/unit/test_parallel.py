@@ -1,0 +1,60 @@
+"""How the suite is shared out among processes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import parallel
+from harness.parallel import Sharing, from_share_on
+
+LAKE = "tests/integration/lake/test_job.py"
+
+
+@pytest.mark.parametrize("children", [[], ["a"], list("abcdefg")])
+def test_each_process_begins_elsewhere_and_has_all(children: list[str]) -> None:
+    # The fourth stands in for one that ended.
+    orders = [from_share_on(children, number, 3) for number in range(4)]
+    assert all(sorted(order) == children for order in orders)
+    assert orders[0] == orders[3] == children
+    assert len({order[0] for order in orders if order}) == min(3, len(children))
+
+
+class Node:
+    def __init__(self) -> None:
+        self.got: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.got += indices
+
+
+def sharing(tests: list[str], nodes: list[Node]) -> Any:
+    """A scheduler as it is once all have collected *tests*; nothing is given out yet."""
+    made = Sharing.__new__(Sharing)
+    made.assigned_work = OrderedDict((node, {}) for node in nodes)
+    made.registered_collections = dict.fromkeys(nodes, tests)
+    made.workqueue = OrderedDict()
+    for test in tests:
+        made.workqueue.setdefault(made._split_scope(test), {})[test] = False
+    return made
+
+
+def test_who_is_beyond_the_cores_leaves_the_lake_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parallel, "os", SimpleNamespace(sched_getaffinity=lambda _: {0, 1}))
+    assert parallel.processes() == 3
+    tests = [f"{LAKE}::test_a", f"{LAKE}::test_b", "tests/unit/test_c.py::test_c"]
+    nodes = [Node() for _ in range(3)]
+    shared = sharing(tests, nodes)
+    shared._assign_work_unit(nodes[2])
+    assert nodes[2].got == [2]
+    shared._assign_work_unit(nodes[1])
+    assert nodes[1].got == [0, 1]
+    # Where nothing else is left it takes that, too.
+    shared = sharing(tests[:2], nodes)
+    shared._assign_work_unit(nodes[2])
+    assert nodes[2].got == [2, 0, 1]
