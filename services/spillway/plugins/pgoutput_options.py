@@ -4,9 +4,9 @@ Versions differ in what there is (two_phase and protocol 3 came with 15; origin,
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
 Three options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
-publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks for
-events of DDL; ``spillway.origin`` is origin for every version, also those whose pgoutput has no such
-option.
+publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks
+for events of DDL; ``spillway.origin`` is origin for every version, also those whose pgoutput has no
+such option.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -38,6 +38,8 @@ _HINT: Final = "pgoutput needs proto_version and publication_names."
 ALL_TABLES: Final = "spillway.all_tables"
 DDL: Final = "spillway.ddl"
 ORIGIN: Final = "spillway.origin"
+#: Ours that are on or off, and their fields.
+_OWN: Final = {ALL_TABLES: "all_tables", DDL: "ddl"}
 
 
 class StreamingMode(enum.Enum):
@@ -106,10 +108,8 @@ def parse_options(
                 option == ORIGIN or server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL
             ):
                 values["only_local"] = _origin(value)
-            case _ if option == ALL_TABLES:
-                values["all_tables"] = _boolean(option, value)
-            case _ if option == DDL:
-                values["ddl"] = _boolean(option, value)
+            case _ if option in _OWN:
+                values[_OWN[option]] = _boolean(option, value)
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "spillway."
 #: With the prefix, and a plugin's to read: pgoutput's.
-PLUGINS_OWN: Final = frozenset({"spillway.all_tables", "spillway.origin"})
+PLUGINS_OWN: Final = frozenset({"spillway.all_tables", "spillway.ddl", "spillway.origin"})
 
 
 class SlotOptions(NamedTuple):
