@@ -17,8 +17,6 @@ from harness.postgresql_subscription import Load, Publication, wait_until
 from harness.remedies import command, remedy
 from harness.serve_process import ServeProcess
 from harness.tiers import deep
-from spillway.cli import cut_over
-from spillway.errors import NotReady
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -359,71 +357,3 @@ def test_a_transaction_larger_than_a_group(
     wait_until("it is there", lambda: bool(target.query("SELECT FROM t WHERE id = 0")))
     query = "SELECT md5(string_agg(t::text, ';' ORDER BY id)) FROM t"
     assert target.value(query) == source.value(query)
-
-
-def test_tables_as_they_are_and_sequences(
-    serve: ServeProcess,
-    two: tuple[Database, Database],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Without a copy tables have states, too; what could not be made is told; sequences follow by
-    command, refresh and schedule.
-    """
-    source, target = two
-    service = serve.service()
-    for name, value in {
-        "SPILLWAY_URL": f"http://127.0.0.1:{service.http_port}",
-        "SPILLWAY_APPLY_SOURCE_DSN": source.dsn,
-        "SPILLWAY_APPLY_TARGET_DSN": target.dsn,
-    }.items():
-        monkeypatch.setenv(name, value)
-    source.execute(
-        "CREATE TABLE t (id bigserial PRIMARY KEY, v text); INSERT INTO t (v) VALUES ('before');"
-        "CREATE FUNCTION own() RETURNS int LANGUAGE sql AS 'SELECT 1';"
-        "CREATE TABLE unmade (id int PRIMARY KEY DEFAULT own());"
-        # What a subscription in the other direction keeps is nobody's table.
-        "CREATE SCHEMA spillway; CREATE TABLE spillway.progress (subscription text PRIMARY KEY);"
-        "CREATE PUBLICATION p FOR ALL TABLES"
-    )
-    body = {
-        "name": "bare",
-        "source": "main",
-        "database": source.name,
-        "publications": ["p"],
-        "copy_data": False,
-        "origin": "none",
-        "target": {"kind": "postgres", "dsn": target.dsn, "create_tables": True},
-    }
-    service.call("POST", "/subscriptions", json=body)
-    source.execute("INSERT INTO t (v) VALUES ('after'); INSERT INTO spillway.progress VALUES ('x')")
-    cut_over.wait("bare")
-    assert "bare has everything before" in capsys.readouterr().out
-    assert target.query("SELECT id, v FROM t") == [(2, "after")]
-    view = service.call("GET", "/subscriptions/bare")
-    states = {table["table"]: table["state"] for table in view["table_states"]}
-    assert states == {"public.t": "ready", "public.unmade": "ready"}
-    assert view["stats"]["tables_made_by"]
-    assert "own" in view["stats"]["not_made"]["table public.unmade"]
-
-    after = "SELECT last_value, is_called FROM t_id_seq"
-    cut_over.sequences("bare")
-    assert "1 sequences: 1 set" in capsys.readouterr().out
-    assert target.query(after) == source.query(after) == [(2, True)]
-    source.execute("SELECT setval('t_id_seq', 40)")
-    service.call("POST", "/subscriptions/bare/refresh")
-    wait_until("a refresh sets it", lambda: target.query(after) == [(40, True)])
-    wish = {**view["target"], "sync_sequences": 1}
-    service.call("PATCH", "/subscriptions/bare", json={"target": wish})
-    for value in (50, 60):
-        source.execute("SELECT setval('t_id_seq', %s)", [value])
-        wait_until(f"it is {value}", lambda v=value: target.query(after) == [(v, True)])  # type: ignore[misc]
-
-    service.call("POST", "/subscriptions/bare/disable")
-    source.execute("INSERT INTO t (v) VALUES ('later')")
-    with pytest.raises(NotReady, match="is disabled") as refused:
-        cut_over.wait("bare")
-    assert command(refused.value.hint, "subscription enable") == ["subscription", "enable", "bare"]
-    service.call("POST", "/subscriptions/bare/enable")
-    cut_over.wait("bare")
-    assert target.value("SELECT count(*) FROM t") == 2
