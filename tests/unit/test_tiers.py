@@ -111,8 +111,8 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_a_slot_that_can_not_be_made_anew",
         "integration/walsender/test_create_subscription.py::test_options",
     },
-    "the first tier goes the same way elsewhere: commands of a move are in "
-    "apply/test_subscription_postgres, both directions too; a subscription keeps a lake in "
+    "the first tier goes the same way elsewhere: both directions of a "
+    "move are in apply/test_subscription_postgres; a subscription keeps a lake in "
     "browser/test_wizards, one is verified in lake/test_iceberg and compared in "
     "lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider is in "
     "terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in "
