@@ -17,6 +17,8 @@ from harness.postgresql_subscription import Load, Publication, wait_until
 from harness.remedies import command, remedy
 from harness.serve_process import ServeProcess
 from harness.tiers import deep
+from spillway.cli import cut_over
+from spillway.errors import NotReady
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

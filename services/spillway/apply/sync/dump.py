@@ -18,7 +18,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import conninfo, sql
 
@@ -93,8 +93,9 @@ def definitions(
     Raises:
         SourceError: it failed, or would have too much to read on its command line.
     """
-    given = conninfo.conninfo_to_dict(source)
-    secret = {"PGPASSWORD": str(given.pop("password"))} if given.get("password") else {}
+    given: dict[str, Any] = conninfo.conninfo_to_dict(source)
+    password = given.pop("password", None)
+    secret = {"PGPASSWORD": str(password)} if password else {}
     # A name in quotes is no pattern.
     names = [f"--table={sql.Identifier(*key).as_string()}" for key in sorted(tables)]
     if sum(map(len, names)) > _NAMES_BYTES_MAX:
