@@ -100,7 +100,7 @@ def _with_content(lines):
     """
     frames = ("BEGIN", "COMMIT", "opening", "closing", "committing", "aborting")
     content = {line.xid for line in lines if not line.data.startswith(frames)}
-    kept = []
+    kept: list[Any] = []
     for line in lines:
         if line.data.startswith("closing") and kept and kept[-1].data.startswith("opening"):
             kept.pop()

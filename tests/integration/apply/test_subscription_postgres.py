@@ -417,9 +417,9 @@ def test_tables_as_they_are_and_sequences(
     wait_until("a refresh sets it", lambda: target.query(after) == [(40, True)])
     wish = {**view["target"], "sync_sequences": 1}
     service.call("PATCH", "/subscriptions/bare", json={"target": wish})
-    for value in (50, 60):
-        source.execute("SELECT setval('t_id_seq', %s)", [value])
-        wait_until(f"it is {value}", lambda v=value: target.query(after) == [(v, True)])  # type: ignore[misc]
+    for number in (50, 60):
+        source.execute("SELECT setval('t_id_seq', %s)", [number])
+        wait_until(f"it is {number}", lambda v=number: target.query(after) == [(v, True)])  # type: ignore[misc]
 
     service.call("POST", "/subscriptions/bare/disable")
     source.execute("INSERT INTO t (v) VALUES ('later')")

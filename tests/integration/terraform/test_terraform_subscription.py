@@ -122,7 +122,7 @@ def test_a_subscriptions_life(core: Core, service: Service, config: dict[str, An
 
 
 def test_a_lakes_layout(core: Core, service: Service, config: dict[str, Any]) -> None:
-    target = next(
+    target: Any = next(
         a
         for a in core.schema().resource_schemas[SUBSCRIPTION].block.attributes
         if a.name == "target"
@@ -227,6 +227,7 @@ def test_another_postgresql(
         plan = core.plan(SUBSCRIPTION, None, wanted)
         assert plan.action == "create"
         state = core.apply(plan)
+        assert state is not None
         assert state["target"]["dsn"] == dsn
         told = service.call("GET", "/subscriptions/moved")["target"]
         assert (told["conflicts"], told["group_bytes"]) == (rules, 65536)
@@ -236,6 +237,7 @@ def test_another_postgresql(
         assert "****" in state["connection"]
         # The masked DSN is no drift.
         state = core.read(SUBSCRIPTION, state)
+        assert state is not None
         assert core.plan(SUBSCRIPTION, state, wanted).action == "no-op"
         # Another password, and other rules, in place.
         rules["update_missing"] = "skip"
@@ -244,6 +246,7 @@ def test_another_postgresql(
         plan = core.plan(SUBSCRIPTION, state, wanted)
         assert (plan.action, plan.replaces) == ("update", frozenset())
         state = core.apply(plan)
+        assert state is not None
         assert "application_name=x" in state["connection"]
         assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), wanted).action == "no-op"
         # Other names are another subscription.

@@ -74,7 +74,7 @@ class Scripted:
         self.confirmed: list[int] = []
         self.asked = asyncio.Event()
 
-    async def next_batch(self, timeout_s: float, live: object = None) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: LiveConsumer | None = None) -> StreamBatch:
         if self._batches:
             return self._batches.pop(0)
         self.asked.set()
@@ -199,7 +199,7 @@ class Endless:
     def __init__(self) -> None:
         self.taken = 0
 
-    async def next_batch(self, timeout_s: float, live: object = None) -> StreamBatch:
+    async def next_batch(self, timeout_s: float, live: LiveConsumer | None = None) -> StreamBatch:
         self.taken += 1
         messages = EncodedBatch(
             bytes(BATCH_BYTES),
