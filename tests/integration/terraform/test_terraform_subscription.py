@@ -122,15 +122,15 @@ def test_a_subscriptions_life(core: Core, service: Service, config: dict[str, An
 
 
 def test_a_lakes_layout(core: Core, service: Service, config: dict[str, Any]) -> None:
-    target: Any = next(
+    target = next(
         a
         for a in core.schema().resource_schemas[SUBSCRIPTION].block.attributes
         if a.name == "target"
     )
     attributes = {attribute.name for attribute in target.nested_type.attributes}
-    assert attributes - {"kind", "format", "path", "dsn", "options"} == {
-        option.name for option in (*LAKE_OPTIONS, *POSTGRES_OPTIONS)
-    }
+    declared = {option.name for option in LAKE_OPTIONS}
+    declared |= {option.name for option in POSTGRES_OPTIONS}
+    assert attributes - {"kind", "format", "path", "dsn", "options"} == declared
     layout = {
         "partition_history": "month",
         "partition_by": {"shop.orders": ["v"]},
