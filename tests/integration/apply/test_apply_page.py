@@ -26,7 +26,7 @@ def test_the_page_is_followed(
     page = PAGE.read_text().replace("--source shop", "--source page")
     page = page.replace("--database shop", f"--database {pg15.name}")
     page = page.replace("port=5433 dbname=copy", f"port={pg18.cluster.port} dbname={pg18.name}")
-    publish, prepare, subscribe, show, drop = re.findall(
+    publish, prepare, subscribe, show, drop, alter = re.findall(
         r"```(?:sh|sql)\n(.*?)```", page, re.DOTALL
     )
     assert str(LOCK_CLASS) in page
@@ -49,11 +49,15 @@ def test_the_page_is_followed(
             "it streams",
             lambda: bool(re.search(r"streaming.*applied_lsn", shell(show), re.DOTALL)),
         )
+        shell(alter)
+        assert service.call("GET", "/subscriptions/sales")["target"]["connections"] == 4
+        pg15.execute("INSERT INTO orders VALUES (3, 'most')")
+        wait_until("it goes on", lambda: pg18.value("SELECT count(*) FROM orders") == 3)
         shown = shell(show)
         assert "secret" not in shown
         shell(drop)
         assert pg18.query("SELECT FROM pg_namespace WHERE nspname = 'spillway'") == []
-        assert pg18.value("SELECT count(*) FROM orders") == 2
+        assert pg18.value("SELECT count(*) FROM orders") == 3
     finally:
         pg18.execute("DROP OWNED BY filler")
         pg18.execute("DROP ROLE filler")

@@ -9,8 +9,9 @@ import secrets
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from harness.remedies import remedy
@@ -150,6 +151,16 @@ def test_what_differs_is_named_and_mended(standing: Standing) -> None:
     assert standing.target.value("SELECT count(*) FROM two WHERE local = 8") == 499
 
 
+def _update(session: psycopg.Connection[Any], n: int) -> None:
+    """As the program does, which takes a transaction again that met repair in a deadlock."""
+    while True:
+        try:
+            session.execute("UPDATE one SET word = 'now ' || %s WHERE id <= 200", [n])
+        except psycopg.errors.DeadlockDetected:
+            continue
+        return
+
+
 def test_as_of_one_lsn_while_rows_are_written(standing: Standing) -> None:
     """The target is ahead of the snapshot, and differs by what was written since: that is none."""
     stop = threading.Event()
@@ -162,7 +173,7 @@ def test_as_of_one_lsn_while_rows_are_written(standing: Standing) -> None:
                 n += 1
                 with standing.applying:
                     for session in (source, target):
-                        session.execute("UPDATE one SET word = 'now ' || %s WHERE id <= 200", [n])
+                        _update(session, n)
                 written.append(n)
 
     writer = threading.Thread(target=write)

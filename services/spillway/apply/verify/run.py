@@ -399,32 +399,52 @@ class _Run:
             before = pair.source_versions(snapshot.connection, keys)
             self._wait(snapshot.lsn)
             target = held.enter_context(self._target())
-            if repair:
+            now = held.enter_context(closing(self._source.connected()))
+            print_alike(now)
+            if not repair:
+                return self._told(pair, keys, rows, before, target, now)
+            try:
                 target.execute("BEGIN")
                 _rest_triggers(target)
                 pair.lock_target_rows(target, keys)
-            theirs = pair.target_rows(target, keys)
-            now = held.enter_context(closing(self._source.connected()))
-            print_alike(now)
-            after = pair.source_versions(now, keys)
-            differing: list[Difference] = []
-            moved: list[Key] = []
-            for key in keys:
-                text = pair.key_text(key)
-                if before.get(text) != after.get(text):
-                    moved.append(key)
-                    continue
-                differing += differences(
-                    text,
-                    rows.get(text, []),
-                    theirs.get(text, []),
-                    pair.columns,
-                    keyed=True,
-                    other="target",
-                )
-            if repair:
+                differing, moved = self._told(pair, keys, rows, before, target, now)
                 self._mend(target, pair, differing, rows)
                 target.execute("COMMIT")
+            except psycopg.errors.DeadlockDetected:
+                # The program writes to these very rows, in an order of its own.
+                target.execute("ROLLBACK")
+                return [], keys
+        return differing, moved
+
+    def _told(
+        self,
+        pair: TablePair,
+        keys: list[Key],
+        rows: dict[str, list[Any]],
+        before: dict[str, str],
+        target: Connection,
+        now: Connection,
+    ) -> tuple[list[Difference], list[Key]]:
+        """Compare *rows*, of which *before* has the versions, with the target's; part them from
+        those of which the source has others *now*.
+        """
+        theirs = pair.target_rows(target, keys)
+        after = pair.source_versions(now, keys)
+        differing: list[Difference] = []
+        moved: list[Key] = []
+        for key in keys:
+            text = pair.key_text(key)
+            if before.get(text) != after.get(text):
+                moved.append(key)
+                continue
+            differing += differences(
+                text,
+                rows.get(text, []),
+                theirs.get(text, []),
+                pair.columns,
+                keyed=True,
+                other="target",
+            )
         return differing, moved
 
     def _mend(
