@@ -227,7 +227,7 @@ def test_the_source_that_is_chosen_brings_its_own_databases(
         service.wait_decoded("of_the_other", pg15)
         page.goto(f"/ui/subscriptions/new?source={source}")
         page.get_by_label("Source").select_option("other")
-        expect(page.get_by_label("Database")).to_have_value(pg15.name)
+        expect(page.get_by_label("Database", exact=True)).to_have_value(pg15.name)
         expect(page.locator("#tables")).to_contain_text("only_there")
     finally:
         service.http.delete("/v1/slots/of_the_other")

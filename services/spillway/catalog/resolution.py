@@ -88,7 +88,7 @@ class Resolution:
     relation_id: int = 0
     #: of the table, or of the TOAST table itself
     descriptor: RelationDescriptor | None = None
-    #: kind TOAST: the table whose values it holds
+    #: kind TOAST: the table whose values it holds; reason REWRITE: the table that is rewritten
     owner_oid: int = 0
     #: kind SKIP
     reason: SkipReason = SkipReason.NONE
@@ -205,7 +205,7 @@ class _Builder:
 
     def _relation(self, row: PgClass) -> Resolution:
         if row.relrewrite:
-            return _skip(SkipReason.REWRITE, row.oid)
+            return _skip(SkipReason.REWRITE, row.oid, row.relrewrite)
         if row.oid < _FIRST_UNPINNED_OID:
             return _skip(SkipReason.SYSTEM_CATALOG, row.oid)
         if row.relkind not in "rpmt":
@@ -216,7 +216,7 @@ class _Builder:
             if owner is None:
                 return _skip(SkipReason.UNKNOWN, row.oid)
             if owner.relrewrite:
-                return _skip(SkipReason.REWRITE, row.oid)
+                return _skip(SkipReason.REWRITE, row.oid, owner.relrewrite)
             owner_oid = owner.oid
         ancestors = ancestors_of(self.rows, row)
         publications = all_publications(self.rows)
@@ -425,8 +425,8 @@ class _Builder:
         return range_oid
 
 
-def _skip(reason: SkipReason, oid: int = 0) -> Resolution:
-    return Resolution(ResolutionKind.SKIP, oid, reason=reason)
+def _skip(reason: SkipReason, oid: int = 0, owner_oid: int = 0) -> Resolution:
+    return Resolution(ResolutionKind.SKIP, oid, owner_oid=owner_oid, reason=reason)
 
 
 def _attnum(row: Any) -> int:

@@ -604,8 +604,10 @@ class Decoder:
             self._buffer.bind(batch, index, reorder.KIND_SKIP, 0, for_all)
             return
         # What was done to tables before comes before the first row that is written then. Whoever
-        # changes the catalog asks here for every table again.
-        self._schema_changes.flush(xid, lsn)
+        # changes the catalog asks here for every table again. A rewrite's first row does so, too:
+        # what older rows have in columns that were added is in the catalog only until it ends.
+        is_rewrite = resolution.reason is SkipReason.REWRITE
+        self._schema_changes.flush(xid, lsn, resolution.owner_oid if is_rewrite else 0)
         if resolution.kind is ResolutionKind.TABLE:
             self._add_relation(resolution)
         self._buffer.bind(

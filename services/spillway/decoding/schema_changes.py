@@ -69,9 +69,10 @@ class SchemaChanges:
         """Queue nothing from here on."""
         self._is_left_out = True
 
-    def flush(self, xid: int, lsn: int) -> None:
+    def flush(self, xid: int, lsn: int, rewriting: int = 0) -> None:
         """Queue at *lsn*, in (sub)transaction *xid*, what its whole transaction did to tables since
-        the last time.
+        the last time. *rewriting*: the oid of a table that is being rewritten, and has its old
+        storage yet.
         """
         top_xid = self._buffer.top_xid(xid)
         touched = self._invalidations.take_touched(top_xid)
@@ -79,7 +80,7 @@ class SchemaChanges:
             own_xids = self._buffer.own_xids(xid)
             if self._mirror.has_changes(own_xids):
                 for oid in touched:
-                    self._compare(oid, top_xid, xid, own_xids, lsn)
+                    self._compare(oid, top_xid, xid, own_xids, lsn, is_rewritten=oid == rewriting)
 
     def flush_all(self, lsn: int) -> None:
         """Queue at *lsn* what transactions in progress did so far."""
@@ -115,7 +116,14 @@ class SchemaChanges:
         self._told.pop(top_xid, None)
 
     def _compare(
-        self, oid: int, top_xid: int, xid: int, own_xids: Collection[int], lsn: int
+        self,
+        oid: int,
+        top_xid: int,
+        xid: int,
+        own_xids: Collection[int],
+        lsn: int,
+        *,
+        is_rewritten: bool,
     ) -> None:
         told = self._told.get(top_xid, {}).get(oid)
         before = told[-1][1] if told else self._state(oid, NO_XIDS)
@@ -126,7 +134,8 @@ class SchemaChanges:
             return
         self._tell(oid, top_xid, xid, after)
         if self._is_captured(oid, after, own_xids) or self._is_captured(oid, before, NO_XIDS):
-            self._buffer.add_schema_change(xid, lsn, _content(oid, before, after))
+            content = _content(oid, before, after, is_rewritten=is_rewritten)
+            self._buffer.add_schema_change(xid, lsn, content)
 
     def _state(self, oid: int, own_xids: Collection[int]) -> TableState | None:
         try:
@@ -148,7 +157,9 @@ class SchemaChanges:
         self._told.setdefault(top_xid, {}).setdefault(oid, []).append((xid, state))
 
 
-def _content(oid: int, before: TableState | None, after: TableState | None) -> bytes:
+def _content(
+    oid: int, before: TableState | None, after: TableState | None, *, is_rewritten: bool
+) -> bytes:
     """Return a SCHEMA_CHANGE's section: the table's definitions, null where there is none."""
     return json.dumps(
         {
@@ -156,7 +167,7 @@ def _content(oid: int, before: TableState | None, after: TableState | None) -> b
             "before": None if before is None else before.to_json(),
             "after": None if after is None else after.to_json(),
             "replaced_defaults": after.replaced_defaults(before) if before and after else (),
-            "rewritten": bool(before and after and before.storage != after.storage),
+            "rewritten": is_rewritten or bool(before and after and before.storage != after.storage),
         },
         separators=(",", ":"),
     ).encode()

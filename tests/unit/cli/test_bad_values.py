@@ -114,6 +114,7 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
         "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications",
         "repair", "verify",
         "refresh", "restart", "show", "snapshot", "stats",
+            "tables",
     }  # fmt: skip
     program = typer.main.get_group(app)
     for name, command in program.commands.items():

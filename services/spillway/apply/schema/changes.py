@@ -198,14 +198,23 @@ class SchemaChanges:
         name = self._session.subscription
         why = "".join(f"; {reason}" for reason in plan.refused)
         shown = "; ".join(plan.statements[:_STATEMENTS_SHOWN])
-        hint = f"On the target: {shown}; then: " if shown else ""
-        if plan.refused and not shown:
-            hint = "Make the target's table like the source's. Then: "
+        if shown:
+            hint = (
+                f"On the target: {shown}; then: spillway subscription enable {name}. Where the "
+                "transaction wrote to a column before that is dropped or renamed, the target needs "
+                "it until then: give the target on_schema_change apply, and enable the "
+                "subscription."
+            )
+        else:
+            hint = (
+                "Make the target's table like the source's. Then: "
+                f"spillway subscription enable {name}."
+            )
         raise TargetSchemaChange(
             f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)}, changes table "
             f"{table} ({what or event['kind']}){why}; everything before it is applied",
-            hint=f"{hint}spillway subscription enable {name}. Or, to leave the target's table as "
-            "it is: give the target on_schema_change ignore, and enable the subscription.",
+            hint=f"{hint} Or, to leave the target's table as it is: give the target "
+            "on_schema_change ignore, and enable the subscription.",
             relation=table,
             lsn=str(Lsn(head.commit_lsn)),
             xid=head.xid,
