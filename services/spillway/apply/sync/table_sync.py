@@ -158,7 +158,8 @@ class TableSync:
 
     def begin_without_copy(self, position: int) -> None:
         """Take the tables as they are on the target: ``copy_data = false``. Sequences are left
-        alone, too, until a refresh or their schedule.
+        alone, too, when that is done for the first time; a program that is started again, as by a
+        refresh, sets them.
 
         Args:
             position: where the stream will begin.
@@ -167,7 +168,9 @@ class TableSync:
             SpillwayError: as :meth:`first_copy`.
         """
         self._position = position
-        self._list_at_start()
+        is_first = not self.states.all()
+        if self._list_at_start() and not is_first:
+            self.synchronize_sequences()
         if self._settings.sequences_every_s is not None:
             self._sequences_at = time.monotonic()
 
