@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -229,11 +230,7 @@ def test_a_deadlock_is_tried_again(room: Room) -> None:
             user.commit()
         room.arrived()
         for table in ("t", "u"):
-            query = f"SELECT v FROM {table} WHERE id = 1"
-            wait_until(
-                "the source's is there",
-                lambda query=query, n=n: room.target.value(query) == f"source {n}",
-                room.told,
-            )
+            query = f"SELECT v = 'source {n}' FROM {table} WHERE id = 1"
+            wait_until("the source's is there", partial(room.target.value, query), room.told)
     counted = "SELECT deadlocks > 0 FROM pg_stat_database WHERE datname = current_database()"
-    wait_until("there was a deadlock", lambda: room.target.value(counted), room.told)
+    wait_until("there was a deadlock", partial(room.target.value, counted), room.told)

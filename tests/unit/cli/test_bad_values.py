@@ -42,6 +42,9 @@ CASES = (
     ("subscription log a -n -1", 2, "--lines is '-1', and must be 0 or more"),
     ("subscription log a -n 100000", 1, "lines must be 10000 or less"),
     ("subscription conflicts a --limit x", 2, "--limit is 'x', and must be a whole number"),
+    ("subscription wait a --lsn x", 1, "invalid LSN: 'x'"),
+    ("subscription wait a --timeout x", 2, "--timeout is 'x', and must be a number"),
+    ("subscription wait a", 1, "SPILLWAY_APPLY_SOURCE_DSN is not set"),
     ("slot create x --source shop --database shop --start-lsn x", 1, "invalid LSN: 'x'"),
     ("slot create x --source nope --database shop", 1, 'source "nope" does not exist'),
     ("slot create x --source shop --database shop --plugin no", 1, "code: unknown_plugin"),
@@ -113,8 +116,7 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
         # They take nothing but a name, or what others among the cases take.
         "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications",
         "repair", "verify",
-        "refresh", "restart", "show", "snapshot", "stats",
-            "tables",
+        "refresh", "restart", "sequences", "show", "snapshot", "stats", "tables",
     }  # fmt: skip
     program = typer.main.get_group(app)
     for name, command in program.commands.items():
