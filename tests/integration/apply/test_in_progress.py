@@ -195,6 +195,11 @@ def test_prepared_already_when_it_comes_again(streamed: SideBySide) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("whom", ["program", "backends"])
 def test_killed_in_the_middle(streamed: SideBySide, whom: str) -> None:
+    first = 70_001 if whom == "program" else 80_001
+    with streamed.source.connect() as session:
+        for table in ("a", "b"):
+            _fill(session, table, first, first + 1999)
+    streamed.caught_up()
     with streamed.source.connect() as session:
         session.execute("BEGIN")
         session.execute("UPDATE a SET v = v || '!'")
