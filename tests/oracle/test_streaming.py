@@ -89,6 +89,12 @@ INSERT INTO t VALUES (104, 'lost')
 ROLLBACK TO b
 SAVEPOINT e
 ROLLBACK TO e
+SAVEPOINT f
+SAVEPOINT g
+INSERT INTO t VALUES (105, 'lost')
++
+RELEASE g
+ROLLBACK TO f
 COMMIT
 BEGIN
 INSERT INTO t VALUES (110, 'lost')
@@ -174,7 +180,7 @@ def test_aborts_equal_the_server(database, tmp_path, two_phase):
         ours = [StreamedLine(line.lsn, line.data) for line in session.decode()]
         stream.read_to(database.value("SELECT pg_current_wal_flush_lsn()::text"))
         aborts = sum(line.data.startswith("aborting streamed") for line in ours)
-        assert aborts == (5 if two_phase else 7)
+        assert aborts == (6 if two_phase else 8)
         first = next(i for i, line in enumerate(stream.lines) if line in ours)
         theirs = stream.lines[first:]
         for i, (our, their) in enumerate(zip(ours, theirs, strict=False)):

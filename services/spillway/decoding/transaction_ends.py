@@ -300,18 +300,19 @@ class TransactionEnds:
         """
         first_lsn = lsn
         prepared = streamed = None
-        top_xid = end.xid
+        # One whose subtransactions wrote and itself did not has no entry, and is of their top level.
+        tops = ((xid, self._buffer.top_xid(xid)) for xid in (end.xid, *end.subxids))
+        top_xid = next((top for xid, top in tops if top != xid), end.xid)
         if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_ABORT_PREPARED:
             prepared = self.prepared.pop(end.xid, None)
             first_lsn, flags = self._buffer.end(end.xid, ()) or (lsn, 0)
             if prepared is not None:
                 prepared = replace(prepared, empty=not flags & reorder.HAS_BASE_SNAPSHOT)
         if self.streaming and (aborted := self._buffer.streamed_of((*end.subxids, end.xid))):
-            top_xid = self._buffer.top_xid(end.xid)
             first_lsn, _ = self._buffer.end(top_xid, ()) or (lsn, 0)
             streamed = replace(self._streamed(top_xid), aborted_xids=tuple(aborted))
         touched = []
-        self._schema_changes.abort(self._buffer.top_xid(end.xid), (end.xid, *end.subxids))
+        self._schema_changes.abort(top_xid, (end.xid, *end.subxids))
         for xid in (*end.subxids, end.xid):
             touched += self._buffer.forget(xid)
         invalidated = self._invalidations.own(end.xid)
