@@ -300,7 +300,7 @@ class TransactionEnds:
         """
         first_lsn = lsn
         prepared = streamed = None
-        # One whose subtransactions wrote and itself did not has no entry, and is of their top level.
+        # One that wrote nothing while its subtransactions did has no entry, and is of theirs' top.
         tops = ((xid, self._buffer.top_xid(xid)) for xid in (end.xid, *end.subxids))
         top_xid = next((top for xid, top in tops if top != xid), end.xid)
         if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_ABORT_PREPARED:
