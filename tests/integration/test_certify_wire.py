@@ -126,6 +126,8 @@ def test_live_traffic(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFi
                         connection.execute(f"ALTER TABLE t ADD COLUMN c{number} int".encode())
                         connection.execute(f"ALTER TABLE t DROP COLUMN c{number}".encode())
                         number += 600
+                        # It goes on until both sides are compared, so both must keep up.
+                        is_over.wait(0.1)
 
             worker = threading.Thread(target=work)
             worker.start()
