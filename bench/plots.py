@@ -8,6 +8,7 @@ import matplotlib as mpl
 
 from bench.results import POSTGRESQL, SPILLWAY
 from bench.throughput import GRPC, GRPC_COLD, IN_PROCESS, PEEK, RECVLOGICAL
+from bench.wire import PG_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ _COLOURS: Final = {
     (SPILLWAY, GRPC): "#d9772b",
     (SPILLWAY, GRPC_COLD): "#8f4a12",
 }
+#: of a client of our port, which is no bar of its own
+_ON_PORT: Final = "#a33a5e"
 
 
 def draw(results: Results, directory: Path) -> list[str]:
@@ -103,15 +106,16 @@ def _memory(axes: Any, results: Results) -> None:
 
 
 def _latency(axes: Any, figures: dict[str, Any]) -> None:
-    for side, name, how in (
-        (POSTGRESQL, "pg_recvlogical", RECVLOGICAL),
-        (SPILLWAY, "Spillway over gRPC", GRPC),
+    grpc, wired = figures[SPILLWAY], figures[PG_PORT]
+    for curve, name, colour in (
+        (grpc[POSTGRESQL]["curve_ms"], "pg_recvlogical", _COLOURS[POSTGRESQL, RECVLOGICAL]),
+        (grpc[SPILLWAY]["curve_ms"], "Spillway over gRPC", _COLOURS[SPILLWAY, GRPC]),
+        (wired[PG_PORT]["curve_ms"], PG_PORT, _ON_PORT),
     ):
-        curve = figures[side]["curve_ms"]
         shares = [100 * i / (len(curve) - 1) for i in range(len(curve))]
-        axes.plot(curve, shares, color=_COLOURS[side, how], label=name)
+        axes.plot(curve, shares, color=colour, label=name)
     axes.set_xscale("log")
-    axes.set_title(f"from commit to delivery at {figures['rate']:,} commits a second")
+    axes.set_title(f"from commit to delivery at {grpc['rate']:,} commits a second")
     axes.set_xlabel("milliseconds")
     axes.set_ylabel("% of rows delivered within")
     axes.grid(alpha=0.3)

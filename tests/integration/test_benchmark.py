@@ -76,8 +76,10 @@ def test_ranges(tmp_path: Path) -> None:
 def test_scenarios(tmp_path: Path, major: int) -> None:
     results = run_bench(tmp_path, "--postgresql", str(major), "--only", "latency", "operation")
     assert not results["measurements"]
-    for side in ("PostgreSQL", "Spillway"):
-        assert results["figures"]["latency"][side]["rows"] == 900
+    figures = results["figures"]["latency"]
+    for ours in ("Spillway", "pg_recvlogical on our port"):
+        for side in ("PostgreSQL", ours):
+            assert figures[ours][side]["rows"] == 900
     pinned = results["figures"]["operation"]["pinned_mb"]
     assert pinned["PostgreSQL"] > pinned["Spillway"]
     assert (tmp_path / "commit-to-delivery.png").stat().st_size
