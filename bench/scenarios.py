@@ -31,6 +31,7 @@ from bench.service import bench_source, restart_seconds
 from bench.source import flushed_lsn, wait_until
 from bench.start import start
 from bench.wire import PG_PORT
+from spillway.collector import GATHER_S
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ def _both_sides(scene: Scene, side: str) -> dict[str, Any]:
         else:
             ours = latency.Consumer("grpc", service.grpc_target, slot)
         stack.callback(ours.close)
-        # Both have begun to stream, and wait.
-        time.sleep(1)
+        # Both have begun to stream, and wait; what the source before this one has left behind is
+        # cleared away (spillway.collector).
+        time.sleep(GATHER_S + 2)
         number, reached = latency.commit_at_rate(
             on.bench, _RATE, min(20.0, max(1.0, 40 * scene.scale))
         )
