@@ -87,6 +87,19 @@ class ColumnDescriptor:
     #: by-value types as ``length`` little-endian bytes, varlena with its header, cstring without
     #: the final zero.
     missing: bytes | None = None
+    #: once it was asked for: a table's columns are hashed whenever one of them has changed
+    _hash: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        known = self._hash
+        if known is None:
+            known = hash(
+                (self.attnum, self.name, self.type_oid, self.typmod, self.length, self.by_value,
+                 self.align, self.dropped, self.not_null, self.generated, self.identity,
+                 self.missing)
+            )  # fmt: skip
+            object.__setattr__(self, "_hash", known)
+        return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ Its parts, each for those who need just that::
           storage_map, transaction_fates, tuple_store
       resolution      rows → descriptors, kept in resolution_cache until rows change; publications,
                       object_names
-      table_state     how a table is defined, for who compares before and after
+      table_rows      what says how a table is defined, for who compares before and after
+      table_state     and how that is
         visible_rows  rows as a transaction sees them
 
 Memory: that of the heaps, and a cache of resolutions.
@@ -48,15 +49,13 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.catalog import descriptor_registry, redo
 from spillway.catalog.layout import (
-    CLASS_BY_OID,
     ORIGIN_BY_ID,
-    PG_CLASS,
     PG_REPLICATION_ORIGIN,
 )
 from spillway.catalog.packed_pages import pack_storage
 from spillway.catalog.resolution import Resolver
 from spillway.catalog.storage_map import NO_XIDS
-from spillway.catalog.table_state import is_logged_table, table_state
+from spillway.catalog.table_state import table_rows, table_state
 from spillway.catalog.visible_rows import VisibleRows
 from spillway.errors import CorruptWal, DecodingError, NotReady
 from spillway.pg.lsn import Lsn
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     from spillway.catalog.heaps import CatalogHeaps
     from spillway.catalog.resolution import Resolution
     from spillway.catalog.resolution_cache import EntryKey
-    from spillway.catalog.table_state import TableState
+    from spillway.catalog.table_state import TableRows, TableState
     from spillway.wal.record import Record, RelFileLocator
 
 
@@ -229,21 +228,26 @@ class CatalogMirror:
         """Like :meth:`resolve`, by oid."""
         return self._resolve(("oid", relation_oid), own_xids)
 
-    def table_state(
+    def table_rows(
         self, relation_oid: int, own_xids: Collection[int] = NO_XIDS
-    ) -> TableState | None:
-        """Return how a user's table is defined; None if there is no such table, or a temporary or
-        unlogged one.
+    ) -> TableRows | None:
+        """Return the rows that say how a user's table is defined; None if there is no such table,
+        or a temporary or unlogged one.
+
+        Raises:
+            DecodingError: the mirror holds two visible versions of a row.
+        """
+        return table_rows(self.visible_rows(own_xids), relation_oid)
+
+    def table_state(self, rows: TableRows, own_xids: Collection[int] = NO_XIDS) -> TableState:
+        """Return how the table is defined that has *rows* for a transaction with *own_xids* now.
 
         Raises:
             NotReady, DecodingError: as :meth:`resolve`.
         """
-        rows = self.visible_rows(own_xids)
-        row = rows.row(PG_CLASS, CLASS_BY_OID, relation_oid)
-        if row is None or not is_logged_table(row):
-            return None
-        descriptor = self.resolve_oid(relation_oid, own_xids).descriptor
-        return None if descriptor is None else table_state(rows, row, descriptor)
+        self._require_consistent()
+        columns = (tup.row for tup in rows.live)
+        return table_state(rows, self._resolver.describe(rows.table, columns, own_xids))
 
     def has_changes(self, xids: Collection[int]) -> bool:
         """Say whether one of *xids* has unfinished catalog changes: its resolutions are private
@@ -273,10 +277,13 @@ class CatalogMirror:
         return VisibleRows(self.heaps, own_xids)
 
     def _resolve(self, key: EntryKey, own_xids: Collection[int]) -> Resolution:
+        self._require_consistent()
+        return self._resolver.resolve(key, own_xids)
+
+    def _require_consistent(self) -> None:
         if not self.consistent:
             raise NotReady(
                 f"the catalog is not known before {Lsn(self.consistent_lsn)}",
                 hint="Changes before the mirror's consistent_lsn can't be decoded; skip them.",
                 lsn=str(Lsn(self.last_lsn)),
             )
-        return self._resolver.resolve(key, own_xids)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,11 +42,11 @@ from spillway.errors import DecodingError
 from spillway.pg.versions import Since
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from spillway.catalog.descriptor_registry import DescriptorRegistry
     from spillway.catalog.heaps import CatalogHeaps
-    from spillway.catalog.layout import PgClass, PgType
+    from spillway.catalog.layout import PgAttribute, PgClass, PgType
     from spillway.catalog.resolution_cache import EntryKey, ResolutionCache
     from spillway.wal.record import RelFileLocator
 
@@ -125,6 +126,20 @@ class Resolver:
                 return shared
         self._cache.note_private()
         return _Builder(self._heaps, self.registry, own_xids, None).build(key)
+
+    def describe(
+        self, row: PgClass, attributes: Iterable[PgAttribute], own_xids: Collection[int]
+    ) -> RelationDescriptor:
+        """Describe the table of *row* with the columns that *attributes* are alone, as a
+        transaction with *own_xids* sees it, without publications and ancestors, and not interned.
+
+        Raises:
+            DecodingError: as :meth:`resolve`.
+        """
+        is_private = bool(own_xids) and self._heaps.fates.has_changes(own_xids)
+        cache = None if is_private else self._cache
+        xids = own_xids if is_private else NO_XIDS
+        return _Builder(self._heaps, self.registry, xids, cache).describe(row, attributes)
 
     def _for_all(self, key: EntryKey) -> Resolution:
         entry = self._cache.get(key)
@@ -222,20 +237,24 @@ class _Builder:
         publications = all_publications(self.rows)
         memberships = memberships_of(self.rows, row, ancestors)
         descriptor = replace(
-            self._descriptor(row),
+            self.describe(row),
             publications=published(row.relkind, memberships, publications),
             database_publications=publications,
             memberships=memberships,
-            ancestors=tuple(self._descriptor(ancestor) for ancestor in ancestors),
+            ancestors=tuple(self.describe(ancestor) for ancestor in ancestors),
         )
         number, descriptor = self._registry.intern(descriptor)
         kind = ResolutionKind.TOAST if owner_oid else ResolutionKind.TABLE
         return Resolution(kind, row.oid, number, descriptor, owner_oid)
 
-    def _descriptor(self, row: PgClass) -> RelationDescriptor:
-        """Describe a table but for how it is published."""
+    def describe(
+        self, row: PgClass, attributes: Iterable[PgAttribute] | None = None
+    ) -> RelationDescriptor:
+        """Describe a table but for how it is published: with *attributes*, or all its columns."""
         name = f"{self._schema(row.relnamespace)}.{row.relname}"
-        columns = self._columns(row.oid, name)
+        if attributes is None:
+            attributes = self._attributes(row.oid, name)
+        columns = self._columns(attributes, name)
         types: dict[int, TypeDescriptor] = {}
         for column in columns:
             if not column.dropped:
@@ -278,9 +297,11 @@ class _Builder:
             )
         return rows
 
-    def _columns(self, relation_oid: int, name: str) -> tuple[ColumnDescriptor, ...]:
+    def _columns(
+        self, attributes: Iterable[PgAttribute], name: str
+    ) -> tuple[ColumnDescriptor, ...]:
         columns = []
-        for row in self._attributes(relation_oid, name):
+        for row in attributes:
             missing = row.attmissingval if row.atthasmissing else None
             if isinstance(missing, UnreadableMissing):
                 raise self.rows.error(
@@ -292,7 +313,7 @@ class _Builder:
                     column=row.attname,
                 )
             columns.append(
-                ColumnDescriptor(
+                _column(
                     row.attnum, row.attname, row.atttypid, row.atttypmod, row.attlen,
                     row.attbyval, row.attalign, row.attisdropped, row.attnotnull,
                     row.attgenerated, row.attidentity, missing,
@@ -423,6 +444,14 @@ class _Builder:
             raise self.rows.missing_row(f"multirange type {row.typname}", "pg_range")
         range_oid: int = of_multirange.rngtypid
         return range_oid
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _column(*values: Any) -> ColumnDescriptor:
+    """Describe a column; equal ones are mostly one object, of the descriptors before and after
+    DDL.
+    """
+    return ColumnDescriptor(*values)
 
 
 def _skip(reason: SkipReason, oid: int = 0, owner_oid: int = 0) -> Resolution:

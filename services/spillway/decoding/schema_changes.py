@@ -21,6 +21,10 @@ The next change of a table is compared with the one before. A subtransaction tha
 takes the changes with it that were queued in it; what the rest of the transaction had done to their
 tables is looked at again.
 
+Whether there is anything to tell is seen by the catalogs' rows (``catalog/table_state.py``): most
+of what touches a table changes none of those that define it. Where one differs, the table is
+described as it was and as it is.
+
 What is queued is both definitions, as JSON (:func:`_content`); an output plugin makes of them what
 it tells (``plugins/ddl_event.py``), when somebody asks. This costs each transaction that changes a
 table's definition some tenths of a millisecond a table, and others nothing.
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 
     from spillway._kernels.reorder.buffer import ReorderBuffer
     from spillway.catalog.mirror import CatalogMirror
-    from spillway.catalog.table_state import TableState
+    from spillway.catalog.table_state import TableRows, TableState
     from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.invalidations import Invalidations
 
@@ -95,7 +99,8 @@ class SchemaChanges:
             own_xids = self._buffer.own_xids(top_xid)
             if self._mirror.has_changes(own_xids):
                 for oid in oids:
-                    self._tell(oid, top_xid, top_xid, self._state(oid, own_xids))
+                    rows = self._rows(oid, own_xids)
+                    self._tell(oid, top_xid, top_xid, self._state(rows, own_xids))
 
     def abort(self, top_xid: int, xids: Collection[int]) -> None:
         """Forget what went with *xids*, which have aborted: all of *top_xid*, or a part of it."""
@@ -125,9 +130,16 @@ class SchemaChanges:
         *,
         is_rewritten: bool,
     ) -> None:
+        rows = self._rows(oid, own_xids)
         told = self._told.get(top_xid, {}).get(oid)
-        before = told[-1][1] if told else self._state(oid, NO_XIDS)
-        after = self._state(oid, own_xids)
+        if told:
+            before = told[-1][1]
+        else:
+            rows_before = self._rows(oid, NO_XIDS)
+            if rows == rows_before:
+                return
+            before = self._state(rows_before, NO_XIDS)
+        after = self._state(rows, own_xids)
         if before is None and after is None:
             return
         if before is not None and after is not None and after.defines_as(before):
@@ -137,9 +149,15 @@ class SchemaChanges:
             content = _content(oid, before, after, is_rewritten=is_rewritten)
             self._buffer.add_schema_change(xid, lsn, content)
 
-    def _state(self, oid: int, own_xids: Collection[int]) -> TableState | None:
+    def _rows(self, oid: int, own_xids: Collection[int]) -> TableRows | None:
         try:
-            return self._mirror.table_state(oid, own_xids)
+            return self._mirror.table_rows(oid, own_xids)
+        except DecodingError:
+            return None
+
+    def _state(self, rows: TableRows | None, own_xids: Collection[int]) -> TableState | None:
+        try:
+            return None if rows is None else self._mirror.table_state(rows, own_xids)
         except DecodingError:
             # Of a type that can't be described. Rows of such a table are an error, its DDL alone is
             # not: it is as if it were not there.
