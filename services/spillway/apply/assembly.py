@@ -67,6 +67,7 @@ def table_sync_of(
             stopping,
             exact,
             options.rename.target_of,
+            always_exact=options.exact == "always",
             token=settings.token,
             tls=settings.tls,
         ),
