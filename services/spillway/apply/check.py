@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from spillway.apply.conflicts.rules import ConflictRules
+from spillway.apply.settings import target_plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.tables.matching import match_all
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.facts import ask
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import PROGRESS_SQL, SCHEMA, owner_sql
-from spillway.apply.worker import target_plan
 from spillway.errors import (
     SourceError,
     SpillwayError,
@@ -30,8 +30,8 @@ from spillway.receiver.connect_errors import quote_identifier
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from spillway.apply.settings import ApplySettings
     from spillway.apply.tables.matched import MatchedTable
-    from spillway.apply.worker import ApplySettings
 
     Connection = psycopg.Connection[Any]
 

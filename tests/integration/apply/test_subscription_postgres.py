@@ -97,11 +97,12 @@ def test_rows_arrive_and_nothing_is_left(
     subscription.check_equal()
 
     wait_until("it streams", lambda: subscription.view()["state"] == "streaming")
+    # Counts are told now and then, so after what they count.
+    wait_until("rows are counted", lambda: subscription.view()["rows"] > 0)
     view = subscription.view()
     assert "password=****" in view["target"]["dsn"]
     assert "s3cret" not in str(view)
     assert {table["state"] for table in view["table_states"]} == {"ready"}
-    assert view["rows"] > 0
     stats = view["stats"]
     assert all(stats[of] for of in ("applied_lsn", "latest_end_lsn", "last_msg_receipt_time"))
     assert service.http.get("/ui/subscriptions/filled").status_code == 200

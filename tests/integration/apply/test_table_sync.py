@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from harness.cluster import Cluster, Database
     from harness.service import Service
-    from spillway.apply.sync.table_sync import TableSync
+    from spillway.apply.sync.table_sync import Connection, TableSync
 
 _SMALL_RANGE = 64 << 10
 
@@ -37,10 +37,13 @@ class Room:
         self._number = 0
         self._sources: dict[int, str] = {}
 
-    def pair(self, source_major: int = 18, target_major: int = 18) -> tuple[Database, Database]:
+    def pair(
+        self, source_major: int = 18, target_major: int = 18, target_on: Cluster | None = None
+    ) -> tuple[Database, Database]:
         self._number += 1
         source = self._cluster(source_major).create_database(f"sync_source_{self._number}")
-        target = self._cluster(target_major).create_database(f"sync_target_{self._number}")
+        there = target_on or self._cluster(target_major)
+        target = there.create_database(f"sync_target_{self._number}")
         if source_major not in self._sources:
             self._sources[source_major] = f"pg{source_major}"
             self.service.create_source(source.dsn, f"pg{source_major}")
@@ -64,9 +67,11 @@ def room(
     made.stop()
 
 
-def _filled(room: Room, rows: int = 3000, tables: int = 1) -> tuple[Ends, Database, Database]:
+def _filled(
+    room: Room, rows: int = 3000, tables: int = 1, target_on: Cluster | None = None
+) -> tuple[Ends, Database, Database]:
     """Tables t0, … of *rows* rows, with a publication, and the same without rows."""
-    source, target = room.pair()
+    source, target = room.pair(target_on=target_on)
     for number in range(tables):
         for database in (source, target):
             database.execute(
@@ -193,6 +198,50 @@ def test_a_table_that_is_added_later_catches_up_with_the_stream(room: Room) -> N
     assert told.conflicts == []
     assert _rows(target) == _rows(source)
     sync.stop()
+
+
+def test_a_table_catches_up_in_groups_and_a_conflict_is_told(
+    room: Room, timed_cluster: Callable[[int], Cluster]
+) -> None:
+    ends, source, target = _filled(room, rows=100, target_on=timed_cluster(18))
+    told = Told()
+    sync = ends.sync(told)
+    sync.first_copy(ends.position())
+    sync.stop()
+    (copied,) = sync.states.all().values()
+    written: list[int] = []
+
+    def before_commit(connection: Connection) -> None:
+        row = connection.execute(
+            "SELECT n_tup_upd FROM pg_stat_xact_user_tables WHERE relname = 't0'"
+        ).fetchone()
+        assert row is not None
+        written.append(row[0])
+
+    def catch_up(start: int) -> int:
+        upto = lsn_now(source)
+        room.service.wait_for(ends.slot, str(Lsn(upto)))
+        ends.catch_up(told)(frozenset({copied.key}), start, upto, before_commit)
+        return upto
+
+    # More than one group, each of which writes a row once.
+    for _ in range(60):
+        source.execute("UPDATE t0 SET a = a + 1, s = repeat(md5(a::text), 32)")
+    reached = catch_up(copied.lsn)
+    assert _rows(target) == _rows(source)
+    assert told.conflicts == []
+    assert 100 <= written[0] <= 300
+
+    # In a group of many: a row of somebody else's, and one that is gone.
+    target.execute("UPDATE t0 SET s = 'ours' WHERE id = 20; DELETE FROM t0 WHERE id = 30")
+    source.execute("UPDATE t0 SET a = -a WHERE id IN (20, 30, 40); DELETE FROM t0 WHERE id = 50")
+    source.execute("INSERT INTO t0 SELECT n, n, 'new' FROM generate_series(101, 400) n")
+    catch_up(reached)
+    assert [(c.kind.value, c.resolution.value) for c in told.conflicts] == [
+        ("update_origin_differs", "apply_remote"),
+        ("update_missing", "skip"),
+    ]
+    assert _rows(target) == [row for row in _rows(source) if row[0] != 30]
 
 
 def test_the_slot_is_held_for_a_table_that_has_to_catch_up(room: Room) -> None:

@@ -22,9 +22,10 @@ import typer
 from spillway.apply.check import check_target
 from spillway.apply.options import ApplyOptions
 from spillway.apply.selection import Selection
+from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.status import ApplyStatusFile
 from spillway.apply.target.forget import forget_subscription
-from spillway.apply.worker import ApplySettings, ApplyWorker, target_plan
+from spillway.apply.worker import ApplyWorker
 from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.errors import InvalidRequest
 from spillway.pg.lsn import Lsn

@@ -52,6 +52,8 @@ _ATTEMPTS: Final = 3
 _NOT_OF_ROWS: Final = ("08", "53", "57", "58", "XX", "42501", "25006")
 #: … and that may not come again.
 _PASSING: Final = frozenset({"40001", "40P01", "55P03"})
+_SAVEPOINT: Final = "spillway_group"
+_NOT_BY_KEY: Final = "its changes can't be told by key, or a table takes rows one by one"
 
 
 #: What becomes of each table's changes.
@@ -144,6 +146,41 @@ class GroupedWriter:
             raise
         raise AssertionError
 
+    def write_into(self, group: ChangeGroup) -> bool:
+        """Write a group, or a piece, into the target's transaction that is open, whose beginning
+        and end are the caller's; return False, with nothing of the group left, for one that has to
+        be written change by change.
+
+        Raises:
+            psycopg.Error: of the target, and no matter of the group's rows: the transaction is to
+                be rolled back.
+            TargetTableMissing, TargetColumnsMissing, TargetTableUnusable: as :meth:`write`.
+        """
+        if group.last is None:
+            return True
+        self._goes_on = True
+        tables = self.plans(group)
+        made = None if tables is None else steps(group, {r: p for r, (_, p) in tables.items()})
+        if tables is None or made is None:
+            return self._decline(_NOT_BY_KEY)
+        if not made:
+            return True
+        self._session.savepoint(_SAVEPOINT)
+        try:
+            self._connection.execute(statements.PLANNER_SQL)
+            mismatch = self._write(made, tables)
+        except psycopg.Error as error:
+            if not is_of_rows(error) or error.sqlstate in _PASSING:
+                raise
+            mismatch = " ".join(str(error).split())
+        if not mismatch:
+            self._session.release(_SAVEPOINT)
+            return True
+        self._session.roll_back_to(_SAVEPOINT)
+        self._forget_unprepared()
+        self.look_for_origins()
+        return self._decline(mismatch)
+
     def attempt(self, made: Sequence[Step], tables: Plans) -> str:
         """Write steps into a transaction that is begun for them, and leave it open; return what is
         not as expected, "" if all is.
@@ -170,9 +207,7 @@ class GroupedWriter:
         made = None if tables is None else steps(group, {r: p for r, (_, p) in tables.items()})
         if tables is None or made is None:
             self.give_up()
-            return self._decline(
-                "its changes can't be told by key, or a table takes rows one by one"
-            )
+            return self._decline(_NOT_BY_KEY)
         mismatch = self._write(made, tables)
         if mismatch:
             self.give_up()
@@ -313,16 +348,19 @@ class GroupedWriter:
         in_transaction = self._session.in_transaction
         self._session.rollback()
         if in_transaction:
-            # What was to be prepared behind the statement that failed is not.
-            there = {
-                name
-                for (name,) in self._connection.execute(
-                    "SELECT name::text FROM pg_catalog.pg_prepared_statements"
-                ).fetchall()
-            }
-            self._prepared = {
-                query: name for query, name in self._prepared.items() if name.decode() in there
-            }
+            self._forget_unprepared()
+
+    def _forget_unprepared(self) -> None:
+        """Ask which statements are prepared: what was to be behind one that failed is not."""
+        there = {
+            name
+            for (name,) in self._connection.execute(
+                "SELECT name::text FROM pg_catalog.pg_prepared_statements"
+            ).fetchall()
+        }
+        self._prepared = {
+            query: name for query, name in self._prepared.items() if name.decode() in there
+        }
 
     def _own_origins(self) -> tuple[int, ...]:
         """The replication origins of which one must have written a row that is expected; none when

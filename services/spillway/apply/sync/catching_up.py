@@ -1,9 +1,9 @@
-"""What tables lack since their snapshot, read from the slot beside its consumer, written exactly.
+"""What tables lack since their snapshot, read from the slot beside its consumer.
 
 One transaction of the target has all of it and the tables' new state, so that it is there as a
-whole or not at all, and needs no position of its own. Changes are written one by one: what is
-missed during a copy is little beside the copy, and a conflict is resolved and told as the stream's
-would be.
+whole or not at all, and needs no position of its own. As the stream's, changes are written in
+groups; a group that does not fit is taken back to a savepoint and written change by change, where a
+conflict is seen, resolved and told.
 
 Prepared transactions come whole with their COMMIT PREPARED: the peek asks for no two-phase.
 """
@@ -16,6 +16,7 @@ import psycopg
 
 from spillway._kernels.apply.change_group import ChangeGroup
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
+from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.origins import mark
 from spillway.apply.tables.matching import same_name
@@ -52,6 +53,7 @@ class SlotCatchUp:
         log: hears of conflicts.
         stopping: ends it; nothing is written then.
         options: what becomes of conflicts.
+        always_exact: nothing is written in groups.
         rename: the name on the target of a (schema, table) of the source.
         token: the service's.
         tls: what it is verified with.
@@ -68,6 +70,7 @@ class SlotCatchUp:
         options: ExactOptions | None = None,
         rename: Rename = same_name,
         *,
+        always_exact: bool = False,
         token: str | None = None,
         tls: ClientTls | None = None,
     ) -> None:
@@ -79,6 +82,7 @@ class SlotCatchUp:
         self._stopping = stopping
         self._options = options or ExactOptions()
         self._rename = rename
+        self._always_exact = always_exact
         self._token = token
         self._tls = tls
 
@@ -98,12 +102,15 @@ class SlotCatchUp:
         with TargetSession(self._plan, is_beside=True) as session:
             matched = TargetTables(self._rename)
             if session.facts.may_use_origins:
-                mark(session.connection, self._plan.origin)
-            writer = ExactWriter(session, matched, self._options, self._log, should_apply)
+                session.uses_origin = mark(session.connection, self._plan.origin)
+            exact = ExactWriter(session, matched, self._options, self._log, should_apply)
+            grouped = None
+            if not self._always_exact:
+                grouped = GroupedWriter(session, matched, should_apply)
             try:
                 session.begin()
                 if start_lsn < upto_lsn:
-                    self._write(writer, matched, start_lsn, upto_lsn)
+                    self._write(exact, grouped, matched, start_lsn, upto_lsn)
                 before_commit(session.connection)
                 session.connection.execute("COMMIT")
             except psycopg.Error as error:
@@ -111,14 +118,20 @@ class SlotCatchUp:
                 raise from_postgres(error, f"{names} can't catch up", self._plan.dsn) from error
 
     def _write(
-        self, writer: ExactWriter, matched: TargetTables, start_lsn: int, upto_lsn: int
+        self,
+        exact: ExactWriter,
+        grouped: GroupedWriter | None,
+        matched: TargetTables,
+        start_lsn: int,
+        upto_lsn: int,
     ) -> None:
         group = ChangeGroup(_GROUP_BYTES)
 
         def write() -> None:
             matched.learn(touched.relation for touched in group.touched())
-            for unit, head in enumerate(group.heads()):
-                writer.write_into(head, group.changes(unit))
+            if grouped is None or not grouped.write_into(group):
+                for unit, head in enumerate(group.heads()):
+                    exact.write_into(head, group.changes(unit))
             group.clear()
 
         with ArrivingChanges(

@@ -209,6 +209,14 @@ class TargetSession:
         """
         self._run(b"ROLLBACK TO SAVEPOINT " + name.encode())
 
+    def release(self, name: str) -> None:
+        """Forget a savepoint; what was written since :meth:`savepoint` stays.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._run(b"RELEASE SAVEPOINT " + name.encode())
+
     def bound_lock_waits(self, milliseconds: int) -> None:
         """Have statements fail that wait longer for a lock; 0: none does. Between transactions.
 

@@ -1,0 +1,96 @@
+"""What a worker is put together from, as its settings say: who copies tables, and who follows the
+DDL of the source.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from spillway.apply.schema.changes import SchemaChanges
+from spillway.apply.sync.catching_up import SlotCatchUp
+from spillway.apply.sync.settings import SyncSettings
+from spillway.apply.sync.table_sync import TableSync
+from spillway.apply.target.connection import connect_target
+from spillway.consumer.connect import exports_of
+
+if TYPE_CHECKING:
+    import threading
+
+    from spillway.apply.conflicts.log import ConflictLog
+    from spillway.apply.exact.writer import ExactOptions
+    from spillway.apply.settings import ApplySettings
+    from spillway.apply.status import ApplyStatusFile
+    from spillway.apply.target.session import TargetSession
+
+_log = logging.getLogger(__name__)
+
+
+def table_sync_of(
+    settings: ApplySettings,
+    session: TargetSession,
+    exact: ExactOptions,
+    conflicts: ConflictLog,
+    stopping: threading.Event,
+) -> TableSync | None:
+    """Return who copies the tables, or keeps account of them; None without the source's DSN: tables
+    are as they are then, which is for whoever runs the program by hand.
+    """
+    if not settings.source_dsn:
+        return None
+    options, plan = settings.options, session.plan
+    quiet = {"session_replication_role": "replica"} if session.may_replicate_role else {}
+    name = f"spillway subscription {settings.subscription} table sync"
+    reach = {"grpc": settings.grpc, "token": settings.token or ""}
+    return TableSync(
+        settings.subscription,
+        SyncSettings(
+            publications=settings.selection.publications or (),
+            copy_data=settings.copy_data,
+            connections=options.copy_connections,
+            defer_indexes=options.defer_indexes,
+            create_tables=options.create_tables,
+            sequences_every_s=options.sync_sequences or None,
+            origin=plan.origin if session.uses_origin else "",
+            rename=options.rename.target_of,
+            selected=settings.selection.has,
+        ),
+        settings.source_dsn,
+        lambda: connect_target(plan.dsn, name, quiet),
+        exports_of(reach, settings.slot),
+        SlotCatchUp(
+            settings.grpc,
+            settings.slot,
+            settings.selection.plugin_options(two_phase=False, only_local=settings.only_local),
+            plan,
+            conflicts,
+            stopping,
+            exact,
+            options.rename.target_of,
+            always_exact=options.exact == "always",
+            token=settings.token,
+            tls=settings.tls,
+        ),
+        tell=_log.info,
+    )
+
+
+def schema_changes_of(
+    settings: ApplySettings,
+    session: TargetSession,
+    sync: TableSync | None,
+    status: ApplyStatusFile,
+) -> SchemaChanges | None:
+    """Return who acts on the source's DDL; None if the subscription passes over it."""
+    options = settings.options
+    if options.on_schema_change == "ignore":
+        return None
+    return SchemaChanges(
+        session,
+        settings.selection,
+        options.rename.target_of,
+        settings.source_dsn,
+        applies=options.on_schema_change == "apply",
+        sync=sync,
+        tell=status.schema_change,
+    )
