@@ -19,6 +19,9 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "many tables; the first tier copies and follows a few": {
+        "integration/apply/test_subscription_postgres.py::test_five_hundred_tables",
+    },
     "kills, again and again; the first tier kills at chosen points: lake/test_crash, "
     "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver, "
     "walsender/test_create_subscription and walsender/test_pgjdbc": {

@@ -45,23 +45,27 @@ src/backend/utils/cache/relmapper.c
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from spillway.catalog import descriptor_registry, redo
 from spillway.catalog.layout import (
+    NAMESPACE_BY_OID,
     ORIGIN_BY_ID,
+    PG_CLASS,
+    PG_NAMESPACE,
     PG_REPLICATION_ORIGIN,
 )
 from spillway.catalog.packed_pages import pack_storage
 from spillway.catalog.resolution import Resolver
 from spillway.catalog.storage_map import NO_XIDS
-from spillway.catalog.table_state import table_rows, table_state
+from spillway.catalog.table_state import is_logged_table, table_rows, table_state
 from spillway.catalog.visible_rows import VisibleRows
 from spillway.errors import CorruptWal, DecodingError, NotReady
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from spillway.catalog.database_facts import DatabaseFacts
     from spillway.catalog.descriptor_registry import DescriptorRegistry
@@ -69,7 +73,11 @@ if TYPE_CHECKING:
     from spillway.catalog.resolution import Resolution
     from spillway.catalog.resolution_cache import EntryKey
     from spillway.catalog.table_state import TableRows, TableState
+    from spillway.catalog.tuple_store import CatalogTuple
     from spillway.wal.record import Record, RelFileLocator
+
+#: Of one transaction's rows; with more, those of all schemas are looked through.
+_ROWS_LOOKED_THROUGH: Final = 200
 
 
 class CatalogMirror:
@@ -248,6 +256,37 @@ class CatalogMirror:
         self._require_consistent()
         columns = (tup.row for tup in rows.live)
         return table_state(rows, self._resolver.describe(rows.table, columns, own_xids))
+
+    def renamed_schemas(self, own_xids: Collection[int]) -> dict[int, str]:
+        """Return the schemas that a transaction with *own_xids* has renamed, by oid, with their
+        names to it.
+
+        Costs as much as there are schemas, or rows that it has changed, whichever is less.
+        """
+        storage = self.heaps.locations.of(PG_NAMESPACE.oid, own_xids)
+        pending = [waiting for xid in own_xids if (waiting := self.heaps.fates.pending.get(xid))]
+        changed: Iterable[CatalogTuple] = itertools.chain.from_iterable(pending)
+        if sum(map(len, pending)) > _ROWS_LOOKED_THROUGH:
+            changed = storage.live_tuples()
+        own, others = self.visible_rows(own_xids), self.visible_rows()
+        found: dict[int, str] = {}
+        for tup in changed:
+            if tup.storage is storage and not tup.dead and tup.xmin in own_xids:
+                (oid, name) = tup.row.oid, tup.row.nspname
+                before = others.row(PG_NAMESPACE, NAMESPACE_BY_OID, oid)
+                if before is not None and before.nspname != name and tup.visible(own.own_xids):
+                    found[oid] = name
+        return found
+
+    def tables_in(self, schema_oid: int, own_xids: Collection[int]) -> list[int]:
+        """Return the oids of the users' tables of a schema that have rows in WAL, or are
+        partitioned. Costs as much as the database has relations.
+        """
+        return [
+            row.oid
+            for row in self.visible_rows(own_xids).whole(PG_CLASS)
+            if row.relnamespace == schema_oid and is_logged_table(row)
+        ]
 
     def has_changes(self, xids: Collection[int]) -> bool:
         """Say whether one of *xids* has unfinished catalog changes: its resolutions are private

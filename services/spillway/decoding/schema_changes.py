@@ -17,6 +17,9 @@ So several commands between two rows are one change of a table: what they come t
 transaction makes and drops, and one that is touched and left as it was, are none. Temporary and
 unlogged tables have no rows in WAL, and no changes here.
 
+ALTER SCHEMA … RENAME says nothing of tables: the mirror tells of schemas that have other names to
+the transaction than to everybody, and the tables of those are looked at, once for each name.
+
 The next change of a table is compared with the one before. A subtransaction that is rolled back
 takes the changes with it that were queued in it; what the rest of the transaction had done to their
 tables is looked at again.
@@ -68,6 +71,9 @@ class SchemaChanges:
         #: of each top-level transaction, by table: what was told of it last, and with the changes
         #: of which (sub)transaction that goes
         self._told: Final[dict[int, dict[int, list[tuple[int, TableState | None]]]]] = {}
+        #: of each top-level transaction: the names that it gave to schemas, of whose tables it was
+        #: told
+        self._schemas_told: Final[dict[int, dict[int, str]]] = {}
 
     def leave_out(self) -> None:
         """Queue nothing from here on."""
@@ -80,11 +86,13 @@ class SchemaChanges:
         """
         top_xid = self._buffer.top_xid(xid)
         touched = self._invalidations.take_touched(top_xid)
-        if touched and not self._is_left_out:
-            own_xids = self._buffer.own_xids(xid)
-            if self._mirror.has_changes(own_xids):
-                for oid in touched:
-                    self._compare(oid, top_xid, xid, own_xids, lsn, is_rewritten=oid == rewriting)
+        if self._is_left_out:
+            return
+        own_xids = self._buffer.own_xids(xid)
+        if self._mirror.has_changes(own_xids):
+            moved = self._moved(top_xid, own_xids)
+            for oid in dict.fromkeys((*touched, *moved)) if moved else touched:
+                self._compare(oid, top_xid, xid, own_xids, lsn, is_rewritten=oid == rewriting)
 
     def flush_all(self, lsn: int) -> None:
         """Queue at *lsn* what transactions in progress did so far."""
@@ -98,7 +106,7 @@ class SchemaChanges:
         for top_xid, oids in self._invalidations.invalidated().items():
             own_xids = self._buffer.own_xids(top_xid)
             if self._mirror.has_changes(own_xids):
-                for oid in oids:
+                for oid in dict.fromkeys((*oids, *self._moved(top_xid, own_xids))):
                     rows = self._rows(oid, own_xids)
                     self._tell(oid, top_xid, top_xid, self._state(rows, own_xids))
 
@@ -107,6 +115,8 @@ class SchemaChanges:
         if top_xid in xids:
             self.forget(top_xid)
             return
+        # Schemas may have other names again.
+        self._schemas_told.pop(top_xid, None)
         again = []
         for oid, told in self._told.get(top_xid, {}).items():
             kept = [one for one in told if one[0] not in xids]
@@ -119,6 +129,17 @@ class SchemaChanges:
     def forget(self, top_xid: int) -> None:
         """Forget a transaction that has ended."""
         self._told.pop(top_xid, None)
+        self._schemas_told.pop(top_xid, None)
+
+    def _moved(self, top_xid: int, own_xids: Collection[int]) -> list[int]:
+        """Return the tables of schemas that the transaction has renamed since this was asked."""
+        renamed = self._mirror.renamed_schemas(own_xids)
+        told = self._schemas_told.get(top_xid, {})
+        if renamed == told:
+            return []
+        self._schemas_told[top_xid] = renamed
+        other = [oid for oid in {*renamed, *told} if renamed.get(oid) != told.get(oid)]
+        return [table for oid in other for table in self._mirror.tables_in(oid, own_xids)]
 
     def _compare(
         self,

@@ -50,6 +50,7 @@ from spillway.store.leases import held_by_another
 from spillway.store.rows import ConflictTotals, SubscriptionRow
 from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.selection import check_selection, resolve
+from spillway.subscriber.stats import CONFLICT_KINDS
 from spillway.subscriber.supervisor import Service, Supervisor
 from spillway.subscriber.targets import TargetKind, target_kind
 
@@ -408,7 +409,17 @@ class Subscriptions:
     async def conflicts(
         self, name: str, limit: int, *, kind: str | None = None, table: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return the last conflicts that its programs met, the newest first."""
+        """Return the last conflicts that its programs met, the newest first.
+
+        Raises:
+            InvalidRequest: *limit* is out of its bounds, or there are no conflicts of that *kind*.
+        """
+        if kind is not None and kind not in CONFLICT_KINDS:
+            raise InvalidRequest(
+                f'there is no kind of conflict "{kind}"',
+                hint=f"There are {', '.join(CONFLICT_KINDS)}.",
+                field="kind",
+            )
         if not 0 <= limit <= _CONFLICTS_MAX:
             raise InvalidRequest(
                 f"limit is {limit}", hint=f"Ask for 0 to {_CONFLICTS_MAX}.", field="limit"

@@ -8,6 +8,9 @@ import json
 import os
 import secrets
 import signal
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +19,7 @@ from harness.postgresql_subscription import wait_until
 from harness.remedies import remedy, statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from harness.cluster import Cluster, Database
     from harness.serve_process import ServeProcess
@@ -46,13 +49,19 @@ class _Pair:
         self.source.execute(sql)
         self.target.execute(sql)
 
-    def create(self, **wished: Any) -> None:
+    def create(
+        self, published: str = "ALL TABLES", tables: tuple[str, ...] = (), **wished: Any
+    ) -> None:
+        """Subscribe to what is *published*, or to *tables* by name."""
         self.both("CREATE TABLE marker (n int PRIMARY KEY)")
-        self.source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        chosen: dict[str, Any] = {"tables": [*tables, "public.marker"]}
+        if not tables:
+            self.source.execute(f"CREATE PUBLICATION p FOR {published}")
+            chosen = {"publications": ["p"]}
         target = {"kind": "postgres", "dsn": self.target.dsn, **wished}
         body = {
             "name": self.name, "source": self.name, "database": self.source.name,
-            "publications": ["p"], "target": target,
+            "target": target, **chosen,
         }  # fmt: skip
         self.service.call("POST", "/subscriptions", json=body)
         wait_until("it streams", lambda: self.view()["state"] == "streaming", self.told)
@@ -90,19 +99,32 @@ class _Pair:
         return self.view()
 
 
-@pytest.fixture
-def pair(checklist_cluster: Cluster, apply_service: ServeProcess) -> Iterator[_Pair]:
+@contextmanager
+def _pair_on(cluster: Cluster, service: Service) -> Iterator[_Pair]:
     name = f"ddl_{secrets.token_hex(3)}"
-    source = checklist_cluster.create_database(f"{name}_from")
-    target = checklist_cluster.create_database(f"{name}_to")
-    service = apply_service.service()
+    source = cluster.create_database(f"{name}_from")
+    target = cluster.create_database(f"{name}_to")
     service.create_source(source.dsn, name=name)
     there = _Pair(source, target, service, name)
     yield there
     service.call("DELETE", f"/subscriptions/{name}")
     service.call("DELETE", f"/sources/{name}")
     for database in (source, target):
-        checklist_cluster.drop_database(database.name)
+        cluster.drop_database(database.name)
+
+
+@pytest.fixture
+def pair(checklist_cluster: Cluster, apply_service: ServeProcess) -> Iterator[_Pair]:
+    with _pair_on(checklist_cluster, apply_service.service()) as there:
+        yield there
+
+
+@pytest.fixture
+def pair18(
+    session_cluster: Callable[[int], Cluster], apply_service: ServeProcess
+) -> Iterator[_Pair]:
+    with _pair_on(session_cluster(18), apply_service.service()) as there:
+        yield there
 
 
 def test_what_is_safe_is_done_on_the_target(pair: _Pair) -> None:
@@ -160,6 +182,129 @@ def test_what_is_safe_is_done_on_the_target(pair: _Pair) -> None:
     view = pair.paused()
     assert "computed for each row" in str(view["error"])
     assert pair.target.value("SELECT count(*) FROM u WHERE id = 60") == 0
+
+
+def test_under_other_names_on_the_target(pair: _Pair) -> None:
+    """What happens to a table happens to the one that its rows go to."""
+    pair.source.execute(
+        "CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v varchar(3));"
+        "CREATE TABLE shop.u (id int PRIMARY KEY, v int); INSERT INTO shop.t VALUES (1, 'a')"
+    )
+    pair.target.execute(
+        "CREATE SCHEMA away; CREATE TABLE away.t (id int PRIMARY KEY, v int);"
+        "CREATE TABLE away.named (id int PRIMARY KEY, v varchar(3));"
+        "CREATE TABLE away.u (id int PRIMARY KEY, v int);"
+        "CREATE SCHEMA shop; CREATE TABLE shop.u (id int PRIMARY KEY, v int)"
+    )
+    pair.create(on_schema_change="apply", rename={"shop": "away", "shop.t": "away.named"})
+    pair.transaction(
+        "INSERT INTO shop.t VALUES (2, 'b')",
+        "ALTER TABLE shop.t ADD w int DEFAULT 5, ALTER v TYPE text",
+        "INSERT INTO shop.t VALUES (3, 'longer', 6)",
+        "ALTER TABLE shop.u RENAME v TO w",
+        "INSERT INTO shop.u VALUES (1, 1)",
+        "ALTER TABLE shop.u RENAME TO v",
+        "INSERT INTO shop.v VALUES (2, 2)",
+    )
+    pair.catch_up()
+    assert pair.target.query("SELECT * FROM away.named ORDER BY 1") == pair.source.query(
+        "SELECT * FROM shop.t ORDER BY 1"
+    )
+    assert pair.target.query("SELECT id, w FROM away.v ORDER BY 1") == [(1, 1), (2, 2)]
+    # Those that have the names which the source's tables have are somebody else's.
+    columns = (
+        "SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute"
+        " WHERE attrelid = %s::regclass AND attnum > 0"
+    )
+    assert pair.target.value(columns, ["away.t"]) == "id,v"
+    assert pair.target.value(columns, ["shop.u"]) == "id,v"
+
+
+def test_a_schema_that_is_renamed(pair: _Pair) -> None:
+    """Its tables go into a schema of that name, which is made."""
+    pair.both("CREATE SCHEMA one; CREATE TABLE one.t (id int PRIMARY KEY)")
+    pair.source.execute("CREATE TABLE one.source_only (id int PRIMARY KEY)")
+    pair.create("TABLE one.t, marker", on_schema_change="apply")
+    pair.transaction(
+        "INSERT INTO one.t VALUES (1)",
+        "ALTER SCHEMA one RENAME TO two",
+        "INSERT INTO two.t VALUES (2)",
+    )
+    pair.catch_up()
+    assert pair.target.query("SELECT * FROM two.t ORDER BY 1") == [(1,), (2,)]
+    assert pair.target.value("SELECT to_regclass('one.t') IS NULL")
+    assert pair.view()["enabled"]
+
+
+@pytest.mark.parametrize("by", ["publication", "name"])
+def test_what_is_not_the_subscriptions_is_passed_over(pair: _Pair, by: str) -> None:
+    """Even what it would pause at, and what it could do on the target."""
+    pair.both("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int, v int)")
+    if by == "publication":
+        pair.create("TABLE t, marker", on_schema_change="apply")
+    else:
+        pair.create(tables=("public.t",), on_schema_change="apply")
+    pair.transaction(
+        "ALTER TABLE other ADD rnd float8 DEFAULT random()",
+        "ALTER TABLE other DROP v",
+        "CREATE TABLE further (id int)",
+        "ALTER TABLE t ADD w int",
+        "INSERT INTO t VALUES (1, 2)",
+    )
+    pair.catch_up()
+    assert pair.view()["enabled"]
+    assert pair.target.query("SELECT * FROM t") == [(1, 2)]
+    assert pair.target.query(
+        "SELECT attname FROM pg_attribute WHERE attnum > 0"
+        " AND attrelid = 'other'::regclass ORDER BY attnum"
+    ) == [("id",), ("v",)]
+    assert pair.target.value("SELECT to_regclass('further') IS NULL")
+
+
+@pytest.fixture
+def extensions() -> Iterator[Path]:
+    """A directory of extensions, which a server of another user may read."""
+    with TemporaryDirectory(prefix="spillway-extensions-") as directory:
+        path = Path(directory)
+        (path / "extension").mkdir()
+        path.chmod(0o755)
+        yield path
+
+
+def test_what_the_script_of_an_extension_does(pair18: _Pair, extensions: Path) -> None:
+    """An extension's tables are tables, and its update is DDL as any other's. 18, which is told
+    where extensions are.
+    """
+    pair, scripts = pair18, extensions / "extension"
+    (scripts / "counted.control").write_text("default_version = '1.0'\nrelocatable = true\n")
+    (scripts / "counted--1.0.sql").write_text(
+        "CREATE TABLE counted (id int PRIMARY KEY, v varchar(3));"
+        "INSERT INTO counted VALUES (1, 'one')"
+    )
+    (scripts / "counted--1.0--2.0.sql").write_text(
+        "INSERT INTO counted VALUES (2, 'two');"
+        "ALTER TABLE counted ADD w int NOT NULL DEFAULT 7, ALTER v TYPE text;"
+        "INSERT INTO counted VALUES (3, 'three', 8)"
+    )
+    pair.create(on_schema_change="apply")
+    pair.target.execute("CREATE TABLE counted (id int PRIMARY KEY, v varchar(3))")
+    with pair.source.connect() as connection:
+        connection.execute(f"SET extension_control_path = '$system:{extensions}'")
+        connection.execute("CREATE EXTENSION counted")
+        wait_until(
+            "it is copied",
+            lambda: pair.target.value("SELECT count(*) FROM counted") == 1,
+            pair.told,
+        )
+        connection.execute("ALTER EXTENSION counted UPDATE TO '2.0'")
+    pair.catch_up()
+    # They come by the stream, or by what reads what the table lacks since its copy.
+    wait_until(
+        "its rows are there",
+        lambda: pair.target.value("SELECT count(*) FROM counted") == 3,
+        pair.told,
+    )
+    pair.check_equal("counted")
 
 
 @pytest.mark.follows_hint("target_schema_change")

@@ -5,11 +5,14 @@ databases that subscribe to each other don't loop.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 from harness.applied_subscription import AppliedSubscription
 from harness.cluster import Cluster
@@ -18,6 +21,7 @@ from harness.remedies import command, remedy
 from harness.serve_process import ServeProcess
 from harness.tiers import deep
 from spillway.cli import cut_over
+from spillway.cli.program import app
 from spillway.errors import NotReady
 from spillway.pg.lsn import Lsn
 
@@ -430,3 +434,129 @@ def test_tables_as_they_are_and_sequences(
     service.call("POST", "/subscriptions/bare/enable")
     cut_over.wait("bare")
     assert target.value("SELECT count(*) FROM t") == 2
+
+
+def test_commands_show_how_it_is(
+    serve: ServeProcess, two: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = two
+    service = serve.service()
+    monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
+    for database in two:
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)"
+        )
+    source.execute(
+        "INSERT INTO t SELECT n, 'v' FROM generate_series(1, 9) n; INSERT INTO u VALUES (1);"
+        "CREATE PUBLICATION p FOR ALL TABLES"
+    )
+    body = {
+        "name": "shown", "source": "main", "database": source.name, "publications": ["p"],
+        "target": {"kind": "postgres", "dsn": target.dsn},
+    }  # fmt: skip
+    service.call("POST", "/subscriptions", json=body)
+    view = "/subscriptions/shown"
+    wait_until("it streams", lambda: service.call("GET", view)["state"] == "streaming")
+    target.execute("DELETE FROM t WHERE id <= 3; DELETE FROM u")
+    source.execute("UPDATE t SET v = 'w' WHERE id <= 2; DELETE FROM u")
+    source.execute("INSERT INTO u VALUES (2)")
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, ["subscription", *words])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def shown(*words: str) -> Any:
+        return json.loads(run(*words, "--json"))
+
+    wait_until("all are counted", lambda: shown("stats", "shown")["confl_delete_missing"] == 1)
+    stats = shown("stats", "shown")
+    assert stats["subname"] == "shown"
+    assert stats["confl_update_missing"] == 2
+    assert stats["confl_insert_exists"] == stats["apply_error_count"] == 0
+    assert stats["table_conflicts"] == [
+        {"table": "public.t", "kind": "update_missing", "count": 2},
+        {"table": "public.u", "kind": "delete_missing", "count": 1},
+    ]
+    text = run("stats", "shown")
+    for word in ("confl_update_missing", "received_lsn", "public.t", "update_missing"):
+        assert word in text, text
+
+    tables = shown("tables", "shown")
+    assert [(one["table"], one["state"]) for one in tables] == [
+        ("public.t", "ready"),
+        ("public.u", "ready"),
+    ]
+    text = run("tables", "shown")
+    assert "public.t" in text
+    assert "ready" in text
+
+    found = shown("conflicts", "shown", "--kind", "update_missing")
+    assert sorted(one["identity"]["id"] for one in found) == ["1", "2"]
+    assert {one["kind"] for one in found} == {"update_missing"}
+    assert len(shown("conflicts", "shown")) == 3
+    assert shown("conflicts", "shown", "--kind", "insert_exists") == []
+    assert "delete_missing" in run("conflicts", "shown", "--kind", "delete_missing")
+    refused = CliRunner().invoke(app, ["subscription", "conflicts", "shown", "--kind", "nonsense"])
+    assert refused.exit_code != 0
+
+
+@pytest.mark.long
+def test_five_hundred_tables(serve: ServeProcess, two: tuple[Database, Database]) -> None:
+    """They are made, copied and followed by one subscription."""
+    source, target = two
+    number = 500
+    names = [f"t{n:03}" for n in range(number)]
+    with source.connect() as connection:
+        for name in names:
+            connection.execute(
+                f"CREATE TABLE {name} (id int PRIMARY KEY, v text);"
+                f"INSERT INTO {name} SELECT n, md5(n::text) FROM generate_series(1, 50) n"
+            )
+        connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    service = serve.service()
+    body = {
+        "name": "many", "source": "main", "database": source.name, "publications": ["p"],
+        "target": {"kind": "postgres", "dsn": target.dsn, "create_tables": True},
+    }  # fmt: skip
+    service.call("POST", "/subscriptions", json=body)
+    stop = threading.Event()
+    rounds = [0]
+
+    def write() -> None:
+        # While they are copied, too.
+        with source.connect() as connection:
+            while not stop.is_set():
+                rounds[0] += 1
+                with connection.transaction():
+                    for name in names[rounds[0] % 7 :: 7]:
+                        connection.execute(f"UPDATE {name} SET v = v || '.' WHERE id % 5 = 0")
+                        connection.execute(f"INSERT INTO {name} VALUES ({1000 + rounds[0]}, 'new')")
+
+    def ready() -> int:
+        states = service.call("GET", "/subscriptions/many")["table_states"]
+        return sum(one["state"] == "ready" for one in states)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        wait_until("all are ready", lambda: ready() == number, lambda: str(ready()))
+        reached = rounds[0]
+        wait_until("more is written", lambda: rounds[0] >= reached + 14)
+    finally:
+        stop.set()
+        writer.join()
+
+    def contents(database: Database) -> list[tuple[Any, ...]]:
+        with database.connect() as connection:
+            return [
+                connection.execute(
+                    f"SELECT count(*), md5(string_agg(id || v, ',' ORDER BY id)) FROM {name}"
+                ).fetchone()
+                or ()
+                for name in names
+            ]
+
+    expected = contents(source)
+    wait_until("it caught up", lambda: contents(target) == expected)
+    assert service.call("GET", "/subscriptions/many")["restarts"] == 0

@@ -13,6 +13,7 @@ from harness.serve_process import ServeProcess
 from harness.table_sync import Copied, Ends, Told, lsn_now
 from harness.tiers import deep
 from spillway.apply.sync.states import SyncState
+from spillway.apply.target.forget import forget_subscription
 from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
 
@@ -306,6 +307,26 @@ def test_killed_in_the_midst_it_copies_only_what_is_not_durable(room: Room, fail
     ends.apply_the_rest(sync, told, upto)
     assert _rows(target) == _rows(source)
     sync.stop()
+
+
+def test_dropped_in_the_midst_indexes_are_there_again(
+    room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a first copy that nobody ends any more."""
+    ends, _, target = _filled(room)
+    target.execute("CREATE INDEX t0_other ON t0 (s, a)")
+    query = "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 't0'::regclass"
+    indexes = set(target.query(query))
+    settings = {"range_bytes": _SMALL_RANGE, "connections": 1, "defer_indexes": True}
+    ends.killed_at("table_sync.after_range=kill@2", **settings)
+    assert len(target.query(query)) == 1
+    # Somebody has made it meanwhile.
+    target.execute("CREATE INDEX t0_other ON t0 (s, a)")
+    forget_subscription(ends.plan)
+    assert set(target.query(query)) == indexes
+    assert "t0_other" in caplog.text
+    assert "t0_a" not in caplog.text
+    assert target.value("SELECT to_regclass('spillway.tables') IS NULL")
 
 
 def test_after_a_failure_of_a_connection_it_goes_on_with_the_same_snapshot(room: Room) -> None:

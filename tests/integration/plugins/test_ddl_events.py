@@ -119,7 +119,8 @@ def test_every_kind_of_change_is_told(database: Database, tmp_path: Path) -> Non
             ("ALTER TABLE t REPLICA IDENTITY FULL", [("replica_identity", "default", "full")]),
             ("ALTER TABLE t DROP CONSTRAINT t_pkey", None),
             ("ALTER TABLE t RENAME TO u", [("rename_table", "t", "u")]),
-            ("CREATE SCHEMA s; ALTER TABLE u SET SCHEMA s", [("set_schema", "public", "s")]),
+            ("CREATE SCHEMA r; ALTER TABLE u SET SCHEMA r", [("set_schema", "public", "r")]),
+            ("ALTER SCHEMA r RENAME TO s", [("set_schema", "r", "s")]),
         ):
             event = after(statement)
             assert event["kind"] == "alter_table"
@@ -199,6 +200,51 @@ def test_events_stand_where_the_tables_changed(pg18: Database, tmp_path: Path) -
         assert told("TRUNCATE t", "ALTER TABLE t ADD h int", "TRUNCATE t") == [
             "T", [("add_column", "h")], "T",
         ]  # fmt: skip
+    finally:
+        decoded.close()
+
+
+def test_a_schema_that_is_renamed_takes_its_tables_along(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE SCHEMA one; CREATE TABLE one.a (id int); CREATE TABLE one.b (id int)")
+    database.execute("CREATE TABLE elsewhere (id int); CREATE UNLOGGED TABLE one.c (id int)")
+    decoded = _Decoded(database, tmp_path)
+
+    def told() -> list[Any]:
+        return [
+            (one["table"], _changes(one)) if isinstance(one, dict) else one
+            for found in decoded.transactions()
+            for one in found
+        ]
+
+    try:
+        with database.connect() as connection, connection.transaction():
+            for statement in (
+                "INSERT INTO one.a VALUES (1)",
+                "ALTER SCHEMA one RENAME TO two",
+                "INSERT INTO elsewhere VALUES (2)",
+                "SAVEPOINT s",
+                "ALTER SCHEMA two RENAME TO three",
+                "INSERT INTO three.a VALUES (3)",
+                "ROLLBACK TO s",
+                "INSERT INTO two.a VALUES (4)",
+            ):
+                connection.execute(statement)
+        moved = [("a", [("set_schema", "one", "two")]), ("b", [("set_schema", "one", "two")])]
+        found = told()
+        at = [found.index(one) for one in moved]
+        assert sorted(at) == at or sorted(at) == at[::-1]
+        rows = [n for n, one in enumerate(found) if isinstance(one, str)]
+        assert len(rows) == 3, found
+        assert rows[0] < min(at) <= max(at) < rows[1]
+        assert len(found) == 5
+        # There and back again is nothing.
+        with database.connect() as connection, connection.transaction():
+            connection.execute("ALTER SCHEMA two RENAME TO one")
+            connection.execute("ALTER SCHEMA one RENAME TO two")
+        database.execute("CREATE SCHEMA empty; ALTER SCHEMA empty RENAME TO other")
+        assert told() == []
     finally:
         decoded.close()
 

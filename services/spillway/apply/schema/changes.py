@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from spillway.apply.schema.definitions import SourceCatalog, target_table
+from spillway.apply.schema.definitions import SourceCatalog, has_schema, target_table
 from spillway.apply.schema.plan import Plan, Planner
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import (
@@ -128,7 +128,11 @@ class SchemaChanges:
         connection = self._session.connection
         if event["kind"] == "alter_table":
             return Planner(
-                event, self._rename, lambda name: target_table(connection, name), self._source
+                event,
+                self._rename,
+                lambda name: target_table(connection, name),
+                self._source,
+                lambda name: has_schema(connection, name),
             ).plan()
         after = event["after"]
         parent = after["parent"]

@@ -90,6 +90,16 @@ class TargetTableNow:
     columns: Mapping[str, TargetColumnNow] = field(default_factory=dict)
 
 
+def has_schema(connection: Connection, name: str) -> bool:
+    """Say whether the target has a schema.
+
+    Raises:
+        psycopg.Error: the target did not answer.
+    """
+    query = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s"
+    return bool(connection.execute(query, [name]).fetchall())
+
+
 def target_table(connection: Connection, name: tuple[str, str]) -> TargetTableNow | None:
     """Return a table of the target as the open transaction sees it; None without one.
 

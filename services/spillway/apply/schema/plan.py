@@ -5,7 +5,8 @@ Safe is what loses nothing, and gives the target's rows the values that the sour
 - a column is added whose older rows are NULL or one value, which the event tells; or a generated
   one. A default that was computed for each row (``random()``, a sequence's) is not: those values
   are in no WAL.
-- a column is dropped or renamed, a table renamed or moved to another schema.
+- a column is dropped or renamed, a table renamed or moved to another schema, which is made if the
+  target has none of that name.
 - a type is widened (:mod:`spillway.apply.schema.widening`).
 - a default is set or dropped, NOT NULL set or dropped.
 - a partition is attached or detached.
@@ -58,6 +59,7 @@ class Planner:
         rename: the name on the target of a (schema, table) of the source.
         find: returns the target's table of that name, if there is one.
         source: where defaults and bounds come from.
+        has_schema: says whether the target has a schema of that name.
     """
 
     def __init__(
@@ -66,11 +68,13 @@ class Planner:
         rename: Callable[[str, str], tuple[str, str]],
         find: Callable[[tuple[str, str]], TargetTableNow | None],
         source: SourceCatalog,
+        has_schema: Callable[[str], bool],
     ) -> None:
         self._event = event
         self._rename = rename
         self._find = find
         self._source = source
+        self._has_schema = has_schema
         self._plan = Plan()
         self._columns: dict[str, Column] = {
             column["name"]: column for column in event["after"]["columns"]
@@ -121,6 +125,9 @@ class Planner:
 
     def _move(self, old: tuple[str, str], new: tuple[str, str]) -> None:
         if old[0] != new[0]:
+            # The source's may be another name of its schema.
+            if not self._has_schema(new[0]):
+                self._plan.statements.append(f"CREATE SCHEMA {_quoted(new[0])}")
             self._plan.statements.append(
                 f"ALTER TABLE {_quoted(*old)} SET SCHEMA {_quoted(new[0])}"
             )

@@ -3,10 +3,14 @@
 Its rows in the schema ``spillway`` are deleted; tables of that schema that are empty then, and the
 schema itself when nothing is left in it, are dropped if the role may. Its replication origins are
 dropped when the sessions that had them are gone, which is waited for a little.
+
+Indexes that were dropped for a first copy which did not come to its end are made again, in the
+transaction that forgets them. One that can't be is written to the log, as it would be made.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +25,10 @@ from spillway.receiver.connect_errors import quote_identifier
 if TYPE_CHECKING:
     from spillway.apply.target.session import TargetPlan
 
+_log = logging.getLogger(__name__)
+
+#: how far each table's first copy is
+_STATES: Final = "tables"
 _WAIT_S: Final = 15.0
 _PAUSE_S: Final = 0.2
 
@@ -44,6 +52,8 @@ def forget_subscription(plan: TargetPlan) -> None:
                 return
             _drop_origins(connection, plan.origin)
             with connection.transaction():
+                if _STATES in tables:
+                    _make_indexes(connection, plan.subscription)
                 for table in tables:
                     connection.execute(
                         f"DELETE FROM spillway.{quote_identifier(table)}"  # noqa: S608 - quoted
@@ -56,6 +66,20 @@ def forget_subscription(plan: TargetPlan) -> None:
             raise from_postgres(
                 error, "what the subscription keeps on the target can't be removed", plan.dsn
             ) from error
+
+
+def _make_indexes(connection: psycopg.Connection[Any], subscription: str) -> None:
+    for (definition,) in connection.execute(
+        "SELECT pg_catalog.unnest(dropped_indexes) FROM spillway.tables WHERE subscription = %s",
+        [subscription],
+    ).fetchall():
+        try:
+            with connection.transaction():
+                connection.execute(definition.encode())
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            _log.warning("an index can't be made again: %s: %s", definition, error)
 
 
 def _tables(connection: psycopg.Connection[Any]) -> list[str]:
