@@ -69,24 +69,38 @@ This page is written from `services/spillway/errors.py` by `scripts/write_refere
 COMMANDS = """\
 # Commands
 
-LSNs are PostgreSQL's text. Where the service is, and the token, are taken from the environment ([settings](settings.md)) unless an option
-says otherwise. Exit codes: 0 done, 1 an error (message, hint and [code](errors.md) on stderr), 2 wrong usage, 130 interrupted. A hint says what to do in the words of the commands.
+LSNs are PostgreSQL's text. Where the service is, and the token, are taken from the environment ([settings](settings.md)) or from a context, unless an option
+says otherwise. Exit codes: 0 done, 1 an error (message, hint and [code](errors.md) on stderr) or a question that was answered with no, 2 wrong usage, 130 interrupted; `status --exit-code` has two more. A hint says what to do in the words of the commands.
+[How to use them](../how-to/use-the-command-line.md) goes through them by what one wants.
 
 ## What is printed
 
 A list at a terminal fits its width: columns that don't are left out, the least important first, and the last line names them. Behind a pipe a list is a line a row, with a heading and
-tabs between, all columns whole, for `awk`, `cut` and `sort`; `-` is what is unknown or doesn't exist. `--json` gives what the service answers.
+tabs between, all columns whole, for `awk`, `cut` and `sort`; `-` is what is unknown or doesn't exist. `--output` says otherwise: `wide` has all columns at a terminal, too; `json` (and `--json`) is what the service answers; `name` is a name a line.
+Its short form is `-o`, but for commands whose `-o` is a plugin's option. `--sort COLUMN` sorts by any column that `show` has, `--sort -COLUMN` in reverse, what is unknown last. `NO_COLOR` leaves colours out.
+
+`--watch` (`-w`) looks again and again until Ctrl-C or SIGTERM. At a terminal it has a screen of its own; behind a pipe each look stands below the last, with an empty line between, or as JSON in one line. The first look must succeed; later ones that fail leave what was seen last, marked `STALE` with its age, and on a pipe a line on standard error.
 
 ```sh
-spillway slot list | awk -F '\\t' '$4 > 1e9 { print $1, $4 }'       # slots that are more than 1 GB behind
+spillway slot list | awk -F '\\t' 'NR > 1 && $4 > 1e9 { print $1, $4 }'       # slots that are more than 1 GB behind
 ```
 
 A slot's `lag_bytes` is WAL that is decoded and that its consumer has not confirmed; `lag_seconds` is the age of the oldest transaction in that, 0 without one.
 
+## Questions
+
+At a terminal (standard input and standard error are one) what loses something asks first: `slot drop`, `advance`, `rewind`, `end-session`, `source drop`, `source restart`, `subscription drop`, `subscription skip`, `user drop`, `context remove`. `--yes` answers. Where there is no terminal nobody is asked.
+
+## Contexts
+
+`spillway context` keeps services by name in `contexts.json` in `$XDG_CONFIG_HOME/spillway` (`~/.config/spillway`): address, TLS files, and the token, by the file or variable that holds it or itself. The file is its owner's alone; one that others may read or write is refused. In this order a command takes the service of `--context`, of `SPILLWAY_URL` or
+`SPILLWAY_GRPC`, of `SPILLWAY_CONTEXT`, of `spillway context use`, or the default. A context's token is never sent to an address that the environment names. Other variables that are set (`SPILLWAY_TOKEN`, `SPILLWAY_TLS_CA` …) count more than a context that was not named on the command line. `spillway lake` takes a context by `--context` alone, and
+what the service starts takes none.
+
 ## Completion
 
 `spillway --install-completion` sets it up for the shell that it is run in, bash, zsh or fish; `--show-completion` prints the script. Besides commands and options it completes the names of slots, sources,
-databases, plugins and subscriptions: it asks the service at `SPILLWAY_URL`, for half a second at most, and completes nothing when that doesn't answer.
+databases, plugins, subscriptions and their tables, users and contexts: it asks the service that the command would talk to, for half a second at most, and completes nothing when that doesn't answer.
 
 ## The commands
 

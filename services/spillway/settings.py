@@ -314,6 +314,14 @@ class Settings:
         "with a certificate",
     )
 
+    context: str | None = _variable(
+        "SPILLWAY_CONTEXT",
+        str,
+        None,
+        "for commands: the service to talk to, by the name that `spillway context` gave it; "
+        "`SPILLWAY_URL` and `SPILLWAY_GRPC` count more, `--context` counts most",
+        "that of `spillway context use`",
+    )
     tls_ca: Path | None = _variable(
         "SPILLWAY_TLS_CA",
         Path,

@@ -593,7 +593,11 @@ class FakeEngine:
 
     def _slot(self, slot_name: str) -> SlotInfo:
         if slot_name not in self.slots:
-            raise UnknownSlot(f'replication slot "{slot_name}" does not exist', slot=slot_name)
+            raise UnknownSlot(
+                f'replication slot "{slot_name}" does not exist',
+                hint="GET /v1/slots lists what exists.",
+                slot=slot_name,
+            )
         return self.slots[slot_name]
 
     def _idle_slot(self, slot_name: str) -> SlotInfo:

@@ -54,6 +54,10 @@ class Terminal:
         """Press Ctrl-C."""
         os.write(self._ours, b"\x03")
 
+    def type(self, keys: bytes) -> None:
+        """Press keys."""
+        os.write(self._ours, keys)
+
     def close(self) -> int:
         """Wait for the program's end and return its exit code."""
         self.read_until()

@@ -105,7 +105,7 @@ told = {
 }
 info = {column.name: None for column in slot_columns.SLOT_COLUMNS}
 info |= {"options": {}, "colour": "blue", "slot_name": "s1"}
-slot_commands._call = lambda *_, **__: {"slots": [info]}
+slot_commands.call = lambda *_, **__: {"slots": [info]}
 reference, proto = script("write_reference"), script("generate_proto")
 print(json.dumps({
     "contract": json.loads(contract()),

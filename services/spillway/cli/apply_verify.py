@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion
+from spillway.cli import completion, connection
+from spillway.cli.connection import call
 from spillway.errors import InvalidRequest
-from spillway.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 SOURCE_VARIABLE: Final = "SPILLWAY_APPLY_SOURCE_DSN"
 TARGET_VARIABLE: Final = "SPILLWAY_APPLY_TARGET_DSN"
-
-_GRPC: Final = Settings().grpc
 
 Name = Annotated[
     str,
@@ -45,7 +43,9 @@ Tables = Annotated[
 Timeout = Annotated[
     float, typer.Option(help="Seconds that the subscription may take to reach a snapshot.")
 ]
-Grpc = Annotated[str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service's gRPC.")]
+Grpc = Annotated[
+    str | None, typer.Option(help="host:port of the service's gRPC; SPILLWAY_GRPC otherwise.")
+]
 
 
 def verify(
@@ -53,7 +53,7 @@ def verify(
     table: Tables = None,
     limit: Annotated[int, typer.Option(help="Differing keys to name, per table.")] = 20,
     timeout: Timeout = 600.0,
-    grpc: Grpc = _GRPC,
+    grpc: Grpc = None,
 ) -> None:
     """Compare the target's tables with the source's by keyed checksums, as of one LSN, while the
     subscription runs; exit code 1 if any differs, or could not be compared.
@@ -66,7 +66,7 @@ def repair(
     table: Tables = None,
     limit: Annotated[int, typer.Option(help="Keys to mend, per table.")] = 10_000,
     timeout: Timeout = 600.0,
-    grpc: Grpc = _GRPC,
+    grpc: Grpc = None,
 ) -> None:
     """Bring the target's rows that differ in order by key, while the subscription runs; exit code 1
     if something differs still.
@@ -79,7 +79,7 @@ def _run(
     tables: list[str] | None,
     limit: int,
     timeout: float,
-    grpc: str,
+    grpc: str | None,
     *,
     repair: bool,
 ) -> None:
@@ -102,12 +102,12 @@ def _run(
 
 
 def _settings(
-    subscription: str, tables: list[str] | None, limit: int, timeout: float, grpc: str
+    subscription: str, tables: list[str] | None, limit: int, timeout: float, grpc: str | None
 ) -> VerifySettings:
     from spillway.apply.verify.run import VerifySettings  # noqa: PLC0415 - as above
 
     subscribed = look_up(subscription)
-    environment = Settings.from_environment()
+    settings = connection.settings()
     return VerifySettings(
         slot=subscribed.view["slot"],
         source_dsn=dsn_of(SOURCE_VARIABLE),
@@ -118,8 +118,8 @@ def _settings(
         rename=subscribed.rename,
         limit=limit,
         timeout_s=timeout,
-        grpc=grpc,
-        token=environment.token or "",
+        grpc=grpc or settings.grpc,
+        token=settings.token or "",
     )
 
 
@@ -141,10 +141,8 @@ def look_up(subscription: str) -> Subscribed:
     """
     from spillway.apply.options import Rename  # noqa: PLC0415 - as above
     from spillway.apply.selection import Selection  # noqa: PLC0415
-    from spillway.cli.rest_client import RestClient  # noqa: PLC0415
 
-    with RestClient(Settings.from_environment()) as client:
-        view: dict[str, Any] = client.call("GET", "subscriptions", subscription)
+    view: dict[str, Any] = call("GET", "subscriptions", subscription)
     if view["target"]["kind"] != "postgres":
         raise InvalidRequest(
             f'subscription "{subscription}" fills a {view["target"]["kind"]}',

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from spillway.cli.apply_verify import SOURCE_VARIABLE, TARGET_VARIABLE, Name, dsn_of, look_up
+from spillway.cli.connection import connect
 from spillway.errors import NotReady, SourceError
 from spillway.pg.lsn import Lsn
-from spillway.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,11 +51,9 @@ def wait(
     """Wait until the target has, durably, all that committed on the source before an LSN, in all of
     the subscription's tables; exit code 1 if it takes too long.
     """
-    from spillway.cli.rest_client import RestClient  # noqa: PLC0415 - imports an HTTP client
-
     deadline = time.monotonic() + timeout
     wanted = _end_of_wal() if lsn is None else Lsn.parse(lsn)
-    with RestClient(Settings.from_environment()) as client:
+    with connect() as client:
         view = _view(client, subscription)
         while missing := _missing(view, wanted):
             if view["state"] == "paused":

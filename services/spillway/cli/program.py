@@ -22,7 +22,19 @@ import typer
 from typer.exceptions import TyperException
 
 import spillway
-from spillway.cli import certify, decode, recv, slot, source, subscription, user
+from spillway.cli import (
+    certify,
+    completion,
+    connection,
+    context,
+    decode,
+    recv,
+    slot,
+    source,
+    status,
+    subscription,
+    user,
+)
 from spillway.collector import collector
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
@@ -47,14 +59,17 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="`spillway demo` shows everything; `spillway serve`, `source add`, `slot create` and "
-    "`slot peek` are the first steps on a database of your own. SPILLWAY_URL says where the "
-    "service is, unless it is http://127.0.0.1:8080.",
+    "`slot peek` are the first steps on a database of your own, and `status` says whether all is "
+    "well. SPILLWAY_URL says where the service is, unless it is http://127.0.0.1:8080; `context` "
+    "gives services names.",
     rich_markup_mode=_MARKUP,
 )
+app.command("status")(status.status)
 app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(user.app, name="user")
+app.add_typer(context.app, name="context")
 app.command("recv")(recv.recv)
 app.command("decode")(decode.decode)
 app.command("certify")(certify.certify)
@@ -68,11 +83,21 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _program(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback does it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
     ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="CONTEXT",
+            help="The service to talk to, by the name that `spillway context` gave it.",
+            autocompletion=completion.contexts,
+        ),
+    ] = None,
 ) -> None:
     """PostgreSQL logical decoding outside the server: replication slots as a service."""
+    connection.use(name)
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
@@ -180,6 +205,10 @@ _PASS_ON: Final = {
 @app.command(context_settings=_PASS_ON, help="Materialise a slot into lake tables, with Spark.")
 def lake(context: typer.Context) -> None:
     """Run ``spillway.lake.commands.app``, which imports Spark."""
+    if connection.is_asked():
+        # Its programs read the environment, and Spark's processes that of theirs. A context that is
+        # merely in use is no matter of theirs: a service may have started them.
+        os.environ.update(connection.environment())
     from spillway.lake.commands.app import app as lake_app  # noqa: PLC0415 - heavy
 
     lake_app.rich_markup_mode = _MARKUP
@@ -245,6 +274,9 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as ended:
         # Completion ends so, and a pipe that nobody reads any more.
         return ended.code if isinstance(ended.code, int) else 0
+    finally:
+        # It was said of this command line alone.
+        connection.use(None)
     return code if isinstance(code, int) else 0
 
 

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from spillway.cli import completion
+from spillway.cli import completion, connection
 from spillway.cli.options import PluginOptions, grpc_address
 from spillway.errors import SpillwayError, StorageError
 from spillway.pg.lsn import Lsn
 from spillway.pg.option_list import parse_option_list
-from spillway.settings import Settings
 from spillway.storage.durable_files import sync_open_file
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def recv(
     """Write a slot's messages as they come, a line each, and confirm what is safe
     (pg_recvlogical).
     """
-    settings = Settings.from_environment()
+    settings = connection.settings()
     first_lsn = None if start_lsn is None else Lsn.parse(start_lsn)
     last_lsn = None if end_lsn is None else Lsn.parse(end_lsn)
     options = parse_option_list(option)

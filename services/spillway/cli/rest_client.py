@@ -43,7 +43,8 @@ class RestClient:
         # Slow to import, and every command line imports this module: --help and serve too.
         import httpx  # noqa: PLC0415
 
-        self._url = settings.url
+        #: where it is
+        self.url = settings.url
         tls = settings.client_tls
         #: what the certificate is verified against, where it isn't the host
         self._extensions = {} if tls.server_name is None else {"sni_hostname": tls.server_name}
@@ -84,8 +85,6 @@ class RestClient:
             NotFound: a part of *path* can't be a name: it would lead to another path.
             InvalidRequest: something given is no text in UTF-8.
         """
-        import httpx  # noqa: PLC0415 - as above
-
         for part in path:
             if part in {"", ".", ".."} or "/" in part:
                 raise NotFound(
@@ -94,32 +93,59 @@ class RestClient:
                 )
         try:
             where = "/v1/" + "/".join(quote(part, safe="") for part in path)
-            response = self._http.request(
+        except UnicodeEncodeError:
+            raise _not_utf8() from None
+        response = self._request(method, where, query, body)
+        if response.is_success:
+            return response.json() if response.content else None
+        raise self._error(response)
+
+    def _request(
+        self,
+        method: str,
+        where: str,
+        query: Mapping[str, str | int] | None,
+        body: Mapping[str, object] | None,
+    ) -> httpx.Response:
+        import httpx  # noqa: PLC0415 - as above
+
+        try:
+            return self._http.request(
                 method, where, params=query, json=body, extensions=self._extensions
             )
         except UnicodeEncodeError:
-            # Not which one: it may stand in a DSN, beside its password.
-            raise InvalidRequest(
-                "something of what was given is not text in UTF-8",
-                hint="Give names and values in UTF-8; `locale` says what the terminal sends.",
-            ) from None
+            raise _not_utf8() from None
         except httpx.ReadTimeout:
             raise NotReady(
-                f"the service at {self._url} took the request, and has not answered",
+                f"the service at {self.url} took the request, and has not answered",
                 hint="It may be at work on it still: look at what is there before you try again.",
             ) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             if "SSL" in str(error):
-                raise tls_failed(self._url, str(error)) from None
+                raise tls_failed(self.url, str(error)) from None
             raise NotReady(
-                f"the service at {self._url} can't be reached: "
+                f"the service at {self.url} can't be reached: "
                 f"{_ERRNO.sub('', str(error)) or type(error).__name__}",
                 hint="Check that spillway serve runs there, and SPILLWAY_URL: https://… of a "
                 "service with a certificate (and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), "
                 "http://… of one without.",
             ) from None
-        if response.is_success:
-            return response.json() if response.content else None
+
+    def readiness(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Ask ``/readyz``: what keeps the service from its work, and what soon may.
+
+        Raises:
+            SpillwayError: as :meth:`call`; not when the service answers that it is not ready.
+        """
+        response = self._request("GET", "/readyz", None, None)
+        try:
+            answer = response.json()
+            if response.is_success:
+                return [], list(answer.get("warnings", ()))
+            if answer["code"] == NotReady.code:
+                return list(answer["details"]["not_ready"]), []
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
         raise self._error(response)
 
     def _error(self, response: httpx.Response) -> SpillwayError:
@@ -130,7 +156,15 @@ class RestClient:
             )
         except (ValueError, KeyError, TypeError):
             return SpillwayError(
-                f"{self._url} answered {response.status_code} {response.reason_phrase}, and not as "
+                f"{self.url} answered {response.status_code} {response.reason_phrase}, and not as "
                 "Spillway does",
                 hint="Check SPILLWAY_URL: something else may listen there.",
             )
+
+
+def _not_utf8() -> InvalidRequest:
+    # Not which one: it may stand in a DSN, beside its password.
+    return InvalidRequest(
+        "something of what was given is not text in UTF-8",
+        hint="Give names and values in UTF-8; `locale` says what the terminal sends.",
+    )

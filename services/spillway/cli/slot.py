@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion
+from spillway.cli import completion, waiting
+from spillway.cli.answer import Answer, Columns, Record, Rows
+from spillway.cli.confirmation import Yes, confirm
+from spillway.cli.connection import call
+from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
-from spillway.cli.output import AsJson, print_changes, print_json, print_record, print_table
-from spillway.cli.rest_client import RestClient
+from spillway.cli.output import AsJson, print_changes, print_json, record, shows
 from spillway.declarations.slot_columns import listed_columns
 from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
-from spillway.settings import Settings
+
+
+class SlotState(StrEnum):
+    """How a slot is."""
+
+    #: a consumer has it
+    ACTIVE = "active"
+    #: nobody has it
+    IDLE = "idle"
+    #: its history was given up
+    INVALIDATED = "invalidated"
+
 
 app = typer.Typer(help="Create, look at, read and move slots.", no_args_is_help=True)
 
@@ -30,13 +45,16 @@ UptoChanges = Annotated[
     ),
 ]
 
-_LIST_COLUMNS: Final = tuple(column.name for column in listed_columns())
-_LIST_RANKED: Final = tuple(
-    column.name for column in sorted(listed_columns(), key=lambda column: column.rank)
+_LISTED: Final = Columns(
+    names=tuple(column.name for column in listed_columns()),
+    ranked=tuple(
+        column.name for column in sorted(listed_columns(), key=lambda column: column.rank)
+    ),
 )
 
 
 @app.command()
+@shows(short=False)
 def create(
     name: Name,
     source: Annotated[
@@ -72,8 +90,9 @@ def create(
             "copies tables.",
         ),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+    wait: waiting.Wait = False,
+    timeout: waiting.Timeout = waiting.TIMEOUT_S,
+) -> Answer:
     """Create a slot (pg_create_logical_replication_slot)."""
     body: dict[str, object] = {
         "slot_name": name,
@@ -89,45 +108,76 @@ def create(
         body["start_lsn"] = start_lsn
     if snapshot:
         body["snapshot"] = "export"
-    answer = _call("POST", "slots", body=body)
-    if as_json:
-        print_json(answer)
-        return
+    answer = call("POST", "slots", body=body)
     # One of an earlier release has none.
-    held = answer.pop("snapshot", None)
-    print_record(answer)
+    held = answer.get("snapshot")
+    if wait:
+        found = waiting.until(
+            ("slots", name),
+            waiting.slot_is_missing,
+            what=f'slot "{name}"',
+            timeout_s=timeout,
+            hint=f"`spillway slot show {name}` says how its decoding stands.",
+        )
+        answer = found if held is None else {**found, "snapshot": held}
+    parts = [Record({key: value for key, value in answer.items() if key != "snapshot"})]
     if held is not None:
-        typer.echo("snapshot")
-        print_record(held)
+        parts.append(Record(held, heading="snapshot"))
+    return Answer(answer, [name], parts)
 
 
 @app.command("list")
-def list_slots(as_json: AsJson = False) -> None:
+@shows(watch=True)
+def list_slots(
+    state: Annotated[
+        list[SlotState] | None, typer.Option(help="Only those that are so; may be repeated.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Only those of this source.", autocompletion=completion.sources),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="Only those of this database.", autocompletion=completion.databases),
+    ] = None,
+    plugin: Annotated[
+        str | None,
+        typer.Option(help="Only those of this plugin.", autocompletion=completion.plugins),
+    ] = None,
+    sort: Sort = None,
+) -> Answer:
     """List slots (pg_replication_slots)."""
-    answer = _call("GET", "slots")
-    if as_json:
-        print_json(answer["slots"])
-    else:
-        print_table(
-            [_all_listed(slot) for slot in answer["slots"]], _LIST_COLUMNS, ranked=_LIST_RANKED
-        )
+    found = call("GET", "slots")["slots"]
+    if state:
+        found = [slot for slot in found if state_of(slot) in state]
+    found = in_order(only(found, source=source, database=database, plugin=plugin), sort)
+    names = [slot["slot_name"] for slot in found]
+    return Answer(found, names, [Rows([_all_listed(slot) for slot in found], _LISTED)])
+
+
+def state_of(slot: dict[str, Any]) -> SlotState:
+    """Say how a slot is that REST has told of."""
+    if slot["invalidation_reason"]:
+        return SlotState.INVALIDATED
+    return SlotState.ACTIVE if slot["active"] else SlotState.IDLE
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
+@shows(watch=True)
+def show(name: Name) -> Answer:
     """Show every column of a slot."""
-    _show(_call("GET", "slots", name), as_json=as_json)
+    return record(call("GET", "slots", name), name)
 
 
 @app.command()
+@shows(short=False)
 def alter(
     name: Name,
     option: PluginOptions = None,
     no_options: Annotated[
         bool, typer.Option("--no-options", help="None from now on: the plugin's defaults.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Give a slot that nobody has other plugin options, all of them; its position stays."""
     if no_options == bool(option):
         raise InvalidRequest(
@@ -135,10 +185,11 @@ def alter(
             hint="Give all of them with --option, or --no-options.",
         )
     body = {"options": parse_option_list(option)}
-    _show(_call("PATCH", "slots", name, body=body), as_json=as_json)
+    return record(call("PATCH", "slots", name, body=body), name)
 
 
 @app.command()
+@shows()
 def snapshot(
     name: Name,
     release: Annotated[
@@ -147,15 +198,14 @@ def snapshot(
     show_held: Annotated[
         bool, typer.Option("--show", help="Show the one that is held, and take none.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Take an exact snapshot of the source and hold it there for who copies tables; the slot stays
     where it is.
     """
     if release:
-        _call("DELETE", "slots", name, "snapshot")
-        return
-    _show(_call("GET" if show_held else "POST", "slots", name, "snapshot"), as_json=as_json)
+        call("DELETE", "slots", name, "snapshot")
+        return Answer(None, (), ())
+    return record(call("GET" if show_held else "POST", "slots", name, "snapshot"), name)
 
 
 @app.command()
@@ -174,7 +224,7 @@ def peek(
         query["upto_lsn"] = upto_lsn
     if upto_nchanges is not None:
         query["upto_nchanges"] = upto_nchanges
-    _show_changes(_call("GET", "slots", name, "peek", query=query), as_json=as_json)
+    _show_changes(call("GET", "slots", name, "peek", query=query), as_json=as_json)
 
 
 @app.command()
@@ -191,75 +241,72 @@ def get(
         "upto_nchanges": upto_nchanges,
         "options": parse_option_list(option),
     }
-    _show_changes(_call("POST", "slots", name, "get", body=body), as_json=as_json)
+    _show_changes(call("POST", "slots", name, "get", body=body), as_json=as_json)
 
 
 @app.command()
+@shows()
 def advance(
     name: Name,
     upto_lsn: Annotated[str, typer.Argument(metavar="LSN", help="Where to.")],
-    as_json: AsJson = False,
-) -> None:
+    yes: Yes = False,
+) -> Answer:
     """Move a slot forward without reading (pg_replication_slot_advance)."""
-    answer = _call("POST", "slots", name, "advance", body={"upto_lsn": upto_lsn})
-    _show(answer, as_json=as_json)
+    confirm(
+        f"Advance slot {name} to {upto_lsn}? Its consumer never gets what commits before.", yes=yes
+    )
+    return record(call("POST", "slots", name, "advance", body={"upto_lsn": upto_lsn}), name)
 
 
 @app.command()
+@shows()
 def rewind(
     name: Name,
     lsn: Annotated[str, typer.Argument(metavar="LSN", help="Where to; it must be retained.")],
-    as_json: AsJson = False,
-) -> None:
+    yes: Yes = False,
+) -> Answer:
     """Move a slot back, so that what follows comes again."""
-    _show(_call("POST", "slots", name, "rewind", body={"lsn": lsn}), as_json=as_json)
+    confirm(f"Rewind slot {name} to {lsn}? Its consumer gets what follows once more.", yes=yes)
+    return record(call("POST", "slots", name, "rewind", body={"lsn": lsn}), name)
 
 
 @app.command()
+@shows()
 def copy(
     name: Name,
     new_name: Annotated[str, typer.Argument(metavar="NEW", help="The copy's name.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Make another slot at the same position (pg_copy_logical_replication_slot)."""
-    _show(_call("POST", "slots", name, "copy", body={"slot_name": new_name}), as_json=as_json)
+    return record(call("POST", "slots", name, "copy", body={"slot_name": new_name}), new_name)
 
 
 @app.command("end-session")
-def end_session(name: Name, as_json: AsJson = False) -> None:
+@shows()
+def end_session(name: Name, yes: Yes = False) -> Answer:
     """End the session of a slot's consumer, so that another may take the slot
     (pg_terminate_backend).
     """
-    _show(_call("POST", "slots", name, "end-session"), as_json=as_json)
+    confirm(f"End the session of slot {name}'s consumer?", yes=yes)
+    return record(call("POST", "slots", name, "end-session"), name)
 
 
 @app.command()
-def drop(name: Name) -> None:
+def drop(name: Name, yes: Yes = False) -> None:
     """Drop a slot (pg_drop_replication_slot)."""
-    _call("DELETE", "slots", name)
+    confirm(f"Drop slot {name}? What its consumer has not confirmed is lost to it.", yes=yes)
+    call("DELETE", "slots", name)
 
 
 @app.command()
-def stats(name: Name, as_json: AsJson = False) -> None:
+@shows(watch=True)
+def stats(name: Name) -> Answer:
     """Show a slot's statistics (pg_stat_replication_slots)."""
-    _show(_call("GET", "slots", name, "stats"), as_json=as_json)
-
-
-def _call(method: str, *path: str, **arguments: Any) -> Any:
-    with RestClient(Settings.from_environment()) as client:
-        return client.call(method, *path, **arguments)
-
-
-def _show(answer: Any, *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_record(answer)
+    return record(call("GET", "slots", name, "stats"), name)
 
 
 def _all_listed(slot: dict[str, Any]) -> dict[str, Any]:
     """Fill in what a service of an earlier release doesn't tell: unknown."""
-    return {**dict.fromkeys(_LIST_COLUMNS), **slot}
+    return {**dict.fromkeys(_LISTED.names), **slot}
 
 
 def _show_changes(answer: Any, *, as_json: bool) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion
+from spillway.cli import completion, waiting
+from spillway.cli.answer import Answer, Columns, Rows
+from spillway.cli.confirmation import Yes, confirm
+from spillway.cli.connection import call
+from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import Origin
-from spillway.cli.output import AsJson, print_json, print_record, print_table
-from spillway.cli.rest_client import RestClient
-from spillway.settings import Settings
+from spillway.cli.output import record, shows
 from spillway.wording import for_commands
+
+
+class SourceState(StrEnum):
+    """How the receiver of a source is."""
+
+    CONNECTING = "connecting"
+    STREAMING = "streaming"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
 
 app = typer.Typer(help="Add, look at and drop sources: PostgreSQL clusters.", no_args_is_help=True)
 
@@ -27,25 +41,27 @@ Dsn = Annotated[
     typer.Argument(help="A connection string of a role with REPLICATION; - reads it from stdin."),
 ]
 
-_LIST_COLUMNS: Final = (
-    "name", "state", "decoding", "server_version_num", "received_lsn", "flushed_lsn",
-)  # fmt: skip
-_LIST_RANKED: Final = (
-    "name", "state", "decoding", "flushed_lsn", "received_lsn", "server_version_num",
-)  # fmt: skip
-_TABLE_COLUMNS: Final = (
-    "table", "primary_key", "replica_identity", "captured", "columns", "publications",
-)  # fmt: skip
-_TABLE_RANKED: Final = (
-    "table", "captured", "replica_identity", "primary_key", "columns", "publications",
-)  # fmt: skip
-_PUBLICATION_COLUMNS: Final = ("name", "tables", "operations", "via_root")
+_LISTED: Final = Columns(
+    names=("name", "state", "decoding", "server_version_num", "received_lsn", "flushed_lsn"),
+    ranked=("name", "state", "decoding", "flushed_lsn", "received_lsn", "server_version_num"),
+    sentences=("error", "hint"),
+)
+_TABLES: Final = Columns(
+    names=("table", "primary_key", "replica_identity", "captured", "columns", "publications"),
+    ranked=("table", "captured", "replica_identity", "primary_key", "columns", "publications"),
+    sentences=("warnings",),
+)
+_PUBLICATIONS: Final = Columns(
+    names=("name", "tables", "operations", "via_root"),
+    ranked=("name", "tables", "operations", "via_root"),
+)
 
 #: What the service describes in a few tenths of a second.
 _TABLES_A_PAGE: Final = 1000
 
 
 @app.command()
+@shows()
 def add(
     name: Name,
     dsn: Dsn,
@@ -60,8 +76,9 @@ def add(
         list[str] | None,
         typer.Option(help="Capture only what this one publishes; may be repeated."),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+    wait: waiting.Wait = False,
+    timeout: waiting.Timeout = waiting.TIMEOUT_S,
+) -> Answer:
     """Check a cluster and begin to receive its WAL.
 
     What is captured can't be changed later: other tables are not decoded for any slot.
@@ -70,43 +87,51 @@ def add(
     """
     capture = {"origin": origin.value, "tables": table or [], "publications": publication or []}
     body = {"name": name, "dsn": _read(dsn), "capture": capture}
-    _show(_call("POST", "sources", body=body), as_json=as_json)
+    added = call("POST", "sources", body=body)
+    if wait:
+        added = waiting.until(
+            ("sources", name),
+            waiting.source_is_missing,
+            what=f'source "{name}"',
+            timeout_s=timeout,
+            hint=f"`spillway source show {name}` says how it is.",
+        )
+    return _shown(added)
 
 
 @app.command("list")
-def list_sources(as_json: AsJson = False) -> None:
+@shows(watch=True)
+def list_sources(
+    state: Annotated[
+        list[SourceState] | None, typer.Option(help="Only those that are so; may be repeated.")
+    ] = None,
+    sort: Sort = None,
+) -> Answer:
     """List sources."""
-    answer = _call("GET", "sources")
-    if as_json:
-        print_json(answer["sources"])
-    else:
-        print_table(
-            [_readable(row) for row in answer["sources"]],
-            _LIST_COLUMNS,
-            ranked=_LIST_RANKED,
-            sentences=("error",),
-        )
+    found = in_order(only(call("GET", "sources")["sources"], state=state), sort)
+    return Answer(
+        found, [one["name"] for one in found], [Rows([_readable(one) for one in found], _LISTED)]
+    )
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
+@shows(watch=True)
+def show(name: Name) -> Answer:
     """Show everything about a source."""
-    _show(_call("GET", "sources", name), as_json=as_json)
+    return _shown(call("GET", "sources", name))
 
 
 @app.command()
-def tables(name: Name, database: Database, as_json: AsJson = False) -> None:
+@shows()
+def tables(name: Name, database: Database) -> Answer:
     """List a database's tables, as of where decoding is, in the order in which they were made."""
     found: list[dict[str, Any]] = []
     after: int | None = 0
     while after is not None:
         query = {"database": database, "after": str(after), "limit": str(_TABLES_A_PAGE)}
-        page = _call("GET", "sources", name, "tables", query=query)
+        page = call("GET", "sources", name, "tables", query=query)
         found += page["tables"]
         after = page["next"]
-    if as_json:
-        print_json(found)
-        return
     rows = [
         {
             **table,
@@ -116,39 +141,49 @@ def tables(name: Name, database: Database, as_json: AsJson = False) -> None:
         }
         for table in found
     ]
-    print_table(rows, _TABLE_COLUMNS, ranked=_TABLE_RANKED, sentences=("warnings",))
+    return Answer(found, [row["table"] for row in rows], [Rows(rows, _TABLES)])
 
 
 @app.command()
-def alter(name: Name, dsn: Dsn, as_json: AsJson = False) -> None:
+@shows()
+def alter(name: Name, dsn: Dsn) -> Answer:
     """Reach the same cluster by another connection string; slots and consumers go on.
 
     A password on a command line is seen by other users of the machine; with - it is not.
     """
-    _show(_call("PATCH", "sources", name, body={"dsn": _read(dsn)}), as_json=as_json)
+    return _shown(call("PATCH", "sources", name, body={"dsn": _read(dsn)}))
 
 
 @app.command()
+@shows()
 def restart(
     name: Name,
-    database: Annotated[str, typer.Argument(help="The database whose decoding has stopped.")],
-    as_json: AsJson = False,
-) -> None:
+    database: Annotated[
+        str,
+        typer.Argument(
+            help="The database whose decoding has stopped.", autocompletion=completion.databases
+        ),
+    ],
+    yes: Yes = False,
+) -> Answer:
     """Give the decoding of one database a way on from what has stopped it.
 
     It is tried again at once; where that can't help, decoding begins anew behind the place, and
     slots that missed something are invalidated. The other databases go on.
     """
-    _show(_call("POST", "sources", name, "databases", database, "restart"), as_json=as_json)
+    confirm(
+        f"Restart the decoding of {name} / {database}? Slots that miss something by it are "
+        "invalidated.",
+        yes=yes,
+    )
+    return _shown(call("POST", "sources", name, "databases", database, "restart"))
 
 
 @app.command()
-def publications(name: Name, database: Database, as_json: AsJson = False) -> None:
+@shows()
+def publications(name: Name, database: Database) -> Answer:
     """List a database's publications (pg_publication), as of where decoding is."""
-    answer = _call("GET", "publications", query={"source": name, "database": database})
-    if as_json:
-        print_json(answer["publications"])
-        return
+    found = call("GET", "publications", query={"source": name, "database": database})
     rows = [
         {
             **publication,
@@ -157,9 +192,10 @@ def publications(name: Name, database: Database, as_json: AsJson = False) -> Non
             else [f"{table['schema']}.{table['name']}" for table in publication["tables"]],
             "operations": [name for name, is_on in publication["publish"].items() if is_on],
         }
-        for publication in answer["publications"]
+        for publication in found["publications"]
     ]
-    print_table(rows, _PUBLICATION_COLUMNS, ranked=_PUBLICATION_COLUMNS)
+    names = [one["name"] for one in rows]
+    return Answer(found["publications"], names, [Rows(rows, _PUBLICATIONS)])
 
 
 @app.command()
@@ -173,9 +209,11 @@ def drop(
             "good.",
         ),
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Stop receiving from a source and forget it; its slots must be gone."""
-    _call("DELETE", "sources", name, query={"keep_slot": "true"} if keep_slot else None)
+    confirm(f"Drop source {name}? What was received from it is removed here.", yes=yes)
+    call("DELETE", "sources", name, query={"keep_slot": "true"} if keep_slot else None)
 
 
 def _read(dsn: str) -> str:
@@ -203,15 +241,7 @@ def _readable(source: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _call(method: str, *path: str, **arguments: Any) -> Any:
-    with RestClient(Settings.from_environment()) as client:
-        return client.call(method, *path, **arguments)
-
-
-def _show(answer: Any, *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        record = _readable(answer)
-        del record["sessions"]
-        print_record(record)
+def _shown(answer: dict[str, Any]) -> Answer:
+    shown = _readable(answer)
+    del shown["sessions"]
+    return record(answer, answer["name"], shown)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import apply_verify, completion, cut_over
+from spillway.cli import apply_verify, completion, cut_over, subscription_log, waiting
+from spillway.cli.answer import Answer, Columns, Record, Rows, Text
+from spillway.cli.confirmation import Yes, confirm
+from spillway.cli.connection import call
+from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import Origin, PluginOptions
-from spillway.cli.output import AsJson, print_json, print_record, print_table
-from spillway.cli.rest_client import RestClient
+from spillway.cli.output import shows
 from spillway.declarations.command_line import takes
 from spillway.declarations.lake_options import (
     BY_TABLE,
@@ -24,11 +27,10 @@ from spillway.declarations.lake_options import (
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
-from spillway.settings import Settings
 from spillway.wording import for_commands
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 app = typer.Typer(
     help="Create, look at and change subscriptions: what fills a lake, or another PostgreSQL, from "
@@ -43,6 +45,25 @@ class TableFormat(StrEnum):
     DELTA = "delta"
     ICEBERG = "iceberg"
     PARQUET = "parquet"
+
+
+class TableSync(StrEnum):
+    """How a table of a subscription is."""
+
+    WAITING = "waiting"
+    COPYING = "copying"
+    READY = "ready"
+    QUARANTINED = "quarantined"
+
+
+class SubscriptionState(StrEnum):
+    """How a subscription is."""
+
+    INITIALIZING = "initializing"
+    COPYING = "copying"
+    STREAMING = "streaming"
+    PAUSED = "paused"
+    FAILED = "failed"
 
 
 #: What the lake's job takes by --job-option. Other names are the service's to refuse.
@@ -105,28 +126,45 @@ TargetOptions = Annotated[
         f"{', '.join(option.name for option in POSTGRES_OPTIONS)}; a value is JSON or a text.",
     ),
 ]
-_LIST_COLUMNS: Final = (
-    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot",
-    "confirmed_flush_lsn",
+_LISTED: Final = Columns(
+    names=(
+        "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database",
+        "slot", "confirmed_flush_lsn",
+    ),
+    ranked=(
+        "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source",
+        "slot", "confirmed_flush_lsn",
+    ),
+    sentences=("error",),
 )  # fmt: skip
-_LIST_RANKED: Final = (
-    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source", "slot",
-    "confirmed_flush_lsn",
+_CONFLICTS: Final = Columns(
+    names=("committed_at", "lsn", "table", "kind", "resolution"),
+    ranked=("committed_at", "lsn", "table", "kind", "resolution"),
+    sentences=("detail",),
+)
+_COUNTS: Final = Columns(("table", "kind", "count"), ("table", "kind", "count"))
+_RATES: Final = Columns(
+    names=(
+        "table", "state", "sync_state", "changes", "changes_per_second", "bytes_copied",
+        "bytes_total", "bytes_per_second", "seconds_left",
+    ),
+    ranked=(
+        "table", "state", "changes", "changes_per_second", "bytes_copied", "bytes_total",
+        "seconds_left", "bytes_per_second", "sync_state",
+    ),
+    sentences=("reason", "written_alone"),
 )  # fmt: skip
-_CONFLICT_COLUMNS: Final = ("committed_at", "lsn", "table", "kind", "resolution")
-_COUNT_COLUMNS: Final = ("table", "kind", "count")
-_RATE_COLUMNS: Final = (
-    "table", "state", "sync_state", "changes", "changes_per_second", "bytes_copied", "bytes_total",
-    "bytes_per_second", "seconds_left",
-)  # fmt: skip
-_RATE_RANKED: Final = (
-    "table", "state", "changes", "changes_per_second", "bytes_copied", "bytes_total",
-    "seconds_left", "bytes_per_second", "sync_state",
-)  # fmt: skip
-_TABLE_COLUMNS: Final = ("table", "state", "changes", "bytes_copied", "bytes_total")
+_TABLES: Final = Columns(
+    names=("table", "state", "changes", "bytes_copied", "bytes_total"),
+    ranked=("table", "state", "changes", "bytes_copied", "bytes_total"),
+    sentences=("reason",),
+)
+#: The program of a refreshed subscription is begun anew in the service's time, a few seconds.
+_REFRESHED_S: Final = 5.0
 
 
 @app.command()
+@shows(short=False)
 @takes(form_options(), before="job_option", with_defaults=False)
 def create(
     name: Name,
@@ -173,9 +211,10 @@ def create(
     two_phase: Annotated[
         bool, typer.Option("--two-phase", help="PostgreSQL: prepare what the source prepares.")
     ] = False,
-    as_json: AsJson = False,
+    wait: waiting.Wait = False,
+    timeout: waiting.Timeout = waiting.TIMEOUT_S,
     **options: Any,
-) -> None:
+) -> Answer:
     """Create a subscription that keeps a lake, or another PostgreSQL, in step with a database
     (CREATE SUBSCRIPTION).
 
@@ -214,31 +253,47 @@ def create(
         body["tables"] = table
     if publication:
         body["publications"] = publication
-    _show(_call("POST", "subscriptions", body=body), as_json=as_json)
+    return _waited(call("POST", "subscriptions", body=body), timeout if wait else None)
 
 
 @app.command("list")
-def list_subscriptions(as_json: AsJson = False) -> None:
+@shows(watch=True)
+def list_subscriptions(
+    state: Annotated[
+        list[SubscriptionState] | None,
+        typer.Option(help="Only those that are so; may be repeated."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Only those of this source.", autocompletion=completion.sources),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="Only those of this database.", autocompletion=completion.databases),
+    ] = None,
+    sort: Sort = None,
+) -> Answer:
     """List subscriptions."""
-    answer = _call("GET", "subscriptions")
-    if as_json:
-        print_json(answer["subscriptions"])
-    else:
-        print_table(
-            [_readable(s) for s in answer["subscriptions"]],
-            _LIST_COLUMNS,
-            ranked=_LIST_RANKED,
-            sentences=("error",),
-        )
+    found = only(
+        call("GET", "subscriptions")["subscriptions"],
+        state=state,
+        source=source,
+        database=database,
+    )
+    found = in_order(found, sort)
+    names = [one["name"] for one in found]
+    return Answer(found, names, [Rows([_readable(one) for one in found], _LISTED)])
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
+@shows(watch=True)
+def show(name: Name) -> Answer:
     """Show everything about a subscription, its tables too."""
-    _show(_call("GET", "subscriptions", name), as_json=as_json)
+    return _shown(call("GET", "subscriptions", name))
 
 
 @app.command()
+@shows(short=False)
 @takes(_BY_TABLE, before="job_option", with_defaults=False)
 def alter(
     name: Name,
@@ -255,9 +310,8 @@ def alter(
     target_dsn: TargetDsn = None,
     target_option: TargetOptions = None,
     option: PluginOptions = None,
-    as_json: AsJson = False,
     **tables: Any,
-) -> None:
+) -> Answer:
     """Change what can change in place; what is not named stays (ALTER SUBSCRIPTION)."""
     body: dict[str, object] = {}
     if table:
@@ -274,39 +328,58 @@ def alter(
         options |= _postgres(target_dsn, None)
     options |= _target_options(target_option)
     if by_table or options:
-        target = dict(_call("GET", "subscriptions", name)["target"])
+        target = dict(call("GET", "subscriptions", name)["target"])
         # Tables that are not named stay as they are.
         by_table = {field: target.get(field, {}) | named for field, named in by_table.items()}
         body["target"] = target | options | by_table
-    _show(_call("PATCH", "subscriptions", name, body=body), as_json=as_json)
+    return _shown(call("PATCH", "subscriptions", name, body=body))
 
 
 @app.command()
-def enable(name: Name, as_json: AsJson = False) -> None:
+@shows()
+def enable(
+    name: Name, wait: waiting.Wait = False, timeout: waiting.Timeout = waiting.TIMEOUT_S
+) -> Answer:
     """Start a subscription that was disabled."""
-    _show(_call("POST", "subscriptions", name, "enable"), as_json=as_json)
+    return _waited(call("POST", "subscriptions", name, "enable"), timeout if wait else None)
 
 
 @app.command()
-def disable(name: Name, as_json: AsJson = False) -> None:
+@shows()
+def disable(
+    name: Name, wait: waiting.Wait = False, timeout: waiting.Timeout = waiting.TIMEOUT_S
+) -> Answer:
     """Stop a subscription; its slot keeps what comes."""
-    _show(_call("POST", "subscriptions", name, "disable"), as_json=as_json)
+    answer = call("POST", "subscriptions", name, "disable")
+    if wait:
+        answer = _until(name, waiting.subscription_is_running, timeout)
+    return _shown(answer)
 
 
 @app.command()
-def refresh(name: Name, as_json: AsJson = False) -> None:
+@shows()
+def refresh(
+    name: Name, wait: waiting.Wait = False, timeout: waiting.Timeout = waiting.TIMEOUT_S
+) -> Answer:
     """Look again which tables its publications have; new ones are copied first."""
-    _show(_call("POST", "subscriptions", name, "refresh"), as_json=as_json)
+    answer = call("POST", "subscriptions", name, "refresh")
+    if wait:
+        answer = _until(
+            name, waiting.Settled(waiting.subscription_is_missing, _REFRESHED_S), timeout
+        )
+    return _shown(answer)
 
 
 @app.command()
+@shows()
 def skip(
     name: Name,
     lsn: Annotated[str, typer.Argument(metavar="LSN", help="Where to go on.")],
-    as_json: AsJson = False,
-) -> None:
+    yes: Yes = False,
+) -> Answer:
     """Give up what commits before an LSN and is not in the target yet."""
-    _show(_call("POST", "subscriptions", name, "skip", body={"lsn": lsn}), as_json=as_json)
+    confirm(f"Skip to {lsn}? The target of {name} never gets what commits before.", yes=yes)
+    return _shown(call("POST", "subscriptions", name, "skip", body={"lsn": lsn}))
 
 
 @app.command()
@@ -315,43 +388,48 @@ def drop(
     keep_slot: Annotated[
         bool, typer.Option("--keep-slot", help="Leave its slot, which goes on keeping changes.")
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Drop a subscription and its slot; what it filled stays (DROP SUBSCRIPTION)."""
+    slot = "Its slot stays." if keep_slot else "Its slot goes, too; what it filled stays."
+    confirm(f"Drop subscription {name}? {slot}", yes=yes)
     query = {"keep_slot": "true"} if keep_slot else None
-    _call("DELETE", "subscriptions", name, query=query)
+    call("DELETE", "subscriptions", name, query=query)
 
 
 @app.command()
-def stats(name: Name, as_json: AsJson = False) -> None:
+@shows(watch=True)
+def stats(name: Name) -> Answer:
     """Show how it is doing: positions, lag, errors, conflicts by kind (pg_stat_subscription)."""
-    found = _call("GET", "subscriptions", name, "stats")
-    if as_json:
-        print_json(found)
-        return
-    by_table = [{**one, "table": one["table"] or "others"} for one in found.pop("table_conflicts")]
-    found.pop("tables")
-    print_record(found)
+    found = call("GET", "subscriptions", name, "stats")
+    shown = {key: value for key, value in found.items() if key not in {"tables", "table_conflicts"}}
+    parts: list[Rows | Record | Text] = [Record(shown)]
+    by_table = [{**one, "table": one["table"] or "others"} for one in found["table_conflicts"]]
     if by_table:
-        typer.echo()
-        print_table(by_table, _COUNT_COLUMNS, ranked=_COUNT_COLUMNS)
+        parts.append(Rows(by_table, _COUNTS))
+    return Answer(found, [name], parts)
 
 
 @app.command()
-def tables(name: Name, as_json: AsJson = False) -> None:
+@shows(watch=True)
+def tables(
+    name: Name,
+    state: Annotated[
+        list[TableSync] | None, typer.Option(help="Only those that are so; may be repeated.")
+    ] = None,
+    sort: Sort = None,
+) -> Answer:
     """Show its tables: how far each is copied, and how fast it goes (pg_subscription_rel)."""
-    found = _call("GET", "subscriptions", name)
-    if as_json:
-        print_json(found["table_states"])
-        return
-    print_table(
-        [_readable_table(one) for one in found["table_states"]],
-        _RATE_COLUMNS,
-        ranked=_RATE_RANKED,
-        sentences=("reason", "written_alone"),
+    found = in_order(only(call("GET", "subscriptions", name)["table_states"], state=state), sort)
+    return Answer(
+        found,
+        [one["table"] for one in found],
+        [Rows([_readable_table(one) for one in found], _RATES)],
     )
 
 
 @app.command()
+@shows(watch=True)
 def conflicts(
     name: Name,
     limit: Annotated[int, typer.Option(min=0, help="How many.")] = 20,
@@ -359,36 +437,31 @@ def conflicts(
         str | None, typer.Option(help="Only those of this kind: update_missing, for one.")
     ] = None,
     table: Annotated[
-        str | None, typer.Option(help="Only those of this one: schema.table, as on the target.")
+        str | None,
+        typer.Option(
+            help="Only those of this one: schema.table, as on the target.",
+            autocompletion=completion.subscription_tables,
+        ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show the last conflicts that its programs met, and what became of them."""
     given = {"limit": limit, "kind": kind, "table": table}
     query = {option: value for option, value in given.items() if value is not None}
-    answer = _call("GET", "subscriptions", name, "conflicts", query=query)
+    answer = call("GET", "subscriptions", name, "conflicts", query=query)
     found = answer["conflicts"]
-    if as_json:
-        print_json(found)
-        return
     rows = [{**one, "table": f"{one['schema']}.{one['table']}"} for one in found]
-    print_table(rows, _CONFLICT_COLUMNS, ranked=_CONFLICT_COLUMNS, sentences=("detail",))
+    more = []
     if answer["dropped"]:
-        typer.echo(f"{answer['dropped']} older ones are kept no more")
+        more.append(f"{answer['dropped']} older ones are kept no more")
     if answer["missed"]:
-        typer.echo(f"{answer['missed']} were overwritten before they could be read")
+        more.append(f"{answer['missed']} were overwritten before they could be read")
+    parts: list[Rows | Record | Text] = [Rows(rows, _CONFLICTS)]
+    if more:
+        parts.append(Text(more))
+    return Answer(found, [one["id"] for one in found], parts)
 
 
-@app.command()
-def log(
-    name: Name,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many.")] = 100,
-) -> None:
-    """Show the end of what its programs printed."""
-    for line in _call("GET", "subscriptions", name, "log", query={"lines": lines})["lines"]:
-        typer.echo(line)
-
-
+app.command("log")(subscription_log.log)
 app.command()(apply_verify.verify)
 app.command()(apply_verify.repair)
 app.command()(cut_over.wait)
@@ -481,11 +554,6 @@ def _by_table(option: str, given: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _call(method: str, *path: str, **arguments: Any) -> Any:
-    with RestClient(Settings.from_environment()) as client:
-        return client.call(method, *path, **arguments)
-
-
 def _readable(subscription: dict[str, Any]) -> dict[str, Any]:
     """Put what is nested into texts."""
     error = subscription["error"]
@@ -503,16 +571,30 @@ def _readable_table(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, **{n: None if table[n] is None else round(table[n]) for n in rates}}
 
 
-def _show(answer: Any, *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-        return
-    record = _readable(answer)
+def _until(name: str, missing: Callable[[dict[str, Any]], str], timeout_s: float) -> dict[str, Any]:
+    return waiting.until(
+        ("subscriptions", name),
+        missing,
+        what=f'subscription "{name}"',
+        timeout_s=timeout_s,
+        hint=f"`spillway subscription show {name}` says how it is.",
+    )
+
+
+def _waited(answer: dict[str, Any], timeout_s: float | None) -> Answer:
+    """Show a subscription, when its tables are up to date if that is waited for."""
+    if timeout_s is not None:
+        answer = _until(answer["name"], waiting.subscription_is_missing, timeout_s)
+    return _shown(answer)
+
+
+def _shown(answer: dict[str, Any]) -> Answer:
+    shown = _readable(answer)
     if answer["error"] is not None:
-        record["hint"] = for_commands(answer["error"]["hint"])
-    tables = record.pop("table_states")
-    record |= record.pop("stats")
-    print_record(record)
+        shown["hint"] = for_commands(answer["error"]["hint"])
+    tables = shown.pop("table_states")
+    shown |= shown.pop("stats")
+    parts: list[Rows | Record | Text] = [Record(shown)]
     if tables:
-        typer.echo()
-        print_table(tables, _TABLE_COLUMNS, ranked=_TABLE_COLUMNS, sentences=("reason",))
+        parts.append(Rows(tables, _TABLES))
+    return Answer(answer, [answer["name"]], parts)

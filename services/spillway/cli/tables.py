@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 import textwrap
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -23,7 +22,9 @@ from rich.cells import cell_len
 from spillway.declarations.slot_columns import SLOT_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from spillway.cli.answer import Columns
 
 UNKNOWN: Final = "-"
 _GAP: Final = "  "
@@ -32,57 +33,75 @@ _LEAST_WIDTH: Final = 20
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
 #: Columns that are right-aligned, and at a terminal shown with a unit: a slot's, and a
 #: subscription's tables'.
-_BYTES: Final = frozenset({"bytes_copied", "bytes_total"}).union(
-    column.name for column in SLOT_COLUMNS if column.unit == "bytes"
+_BYTES: Final = frozenset(
+    {"bytes_copied", "bytes_total", "bytes_per_second", "behind_bytes"}
+).union(column.name for column in SLOT_COLUMNS if column.unit == "bytes")
+_SECONDS: Final = frozenset({"seconds_left"}).union(
+    column.name for column in SLOT_COLUMNS if column.unit == "seconds"
 )
-_SECONDS: Final = frozenset(column.name for column in SLOT_COLUMNS if column.unit == "seconds")
-_NUMBERS: Final = _BYTES | _SECONDS | {"rows", "restarts", "changes", "columns"}
+_NUMBERS: Final = (
+    _BYTES
+    | _SECONDS
+    | {"rows", "restarts", "changes", "changes_per_second", "columns", "count", "slots"}
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """What of a row is shown, and what of that is more important."""
+def row_lines(
+    rows: Sequence[Mapping[str, Any]], columns: Columns, width: int | None, *, is_wide: bool = False
+) -> list[str]:
+    """Return a table's lines, for a terminal of that width or, without one, for a pipe.
 
-    #: names of all columns, as they stand side by side
-    names: Sequence[str]
-    #: the same names, the most important first; what is not here goes first, from the right
-    ranked: Sequence[str]
-    #: sentences: columns behind a pipe, lines below the table at a terminal
-    sentences: Sequence[str] = ()
-
-
-def print_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> None:
-    """Print a table for whoever reads standard output."""
-    found = list(rows)
-    if sys.stdout.isatty():
-        for line in for_terminal(found, columns, _width()):
-            typer.echo(line)
-        return
+    Args:
+        rows: what stands below the heading.
+        columns: of them.
+        width: the terminal's.
+        is_wide: no column is left out, and lines may be longer than the terminal.
+    """
+    if width is not None:
+        return for_terminal(rows, columns, sys.maxsize if is_wide else width, wrap=width)
     names = (*columns.names, *columns.sentences)
-    typer.echo("\t".join(names))
-    for row in found:
-        typer.echo("\t".join(_plain(row[name]) for name in names))
+    return [
+        "\t".join(names),
+        *("\t".join(_plain(row[name]) for name in names) for row in rows),
+    ]
 
 
-def print_record(record: Mapping[str, Any]) -> None:
-    """Print a name and a value per line, as psql's expanded display."""
-    if not sys.stdout.isatty():
-        for name, value in record.items():
-            typer.echo(f"{name}\t{_plain(value)}")
-        return
-    width = _width()
+def record_lines(record: Mapping[str, Any], width: int | None) -> list[str]:
+    """Return a name and a value per line, as psql's expanded display; widths as above."""
+    if width is None:
+        return [f"{name}\t{_plain(value)}" for name, value in record.items()]
     indent = max(map(len, record), default=0) + len(_GAP)
+    found = []
     for name, value in record.items():
         lines = _wrapped(_shown(name, value), max(_LEAST_WIDTH, width - indent))
-        typer.echo(_bold(name.ljust(indent)) + lines[0])
-        for line in lines[1:]:
-            typer.echo(" " * indent + line)
+        found.append(_bold(name.ljust(indent)) + lines[0])
+        found += [" " * indent + line for line in lines[1:]]
+    return found
 
 
-def for_terminal(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> list[str]:
+def text_lines(lines: Sequence[str], width: int | None) -> list[str]:
+    """Return sentences, broken between words at a terminal; what is indented stays so."""
+    if width is None:
+        return list(lines)
+    found = []
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip())]
+        found += [indent + one for one in _wrapped(line.strip(), width - len(indent))]
+    return found
+
+
+def heading(text: str, width: int | None) -> str:
+    """Return what stands above a table; behind a pipe with a mark, for who looks for it."""
+    return f"# {text}" if width is None else _bold(text)
+
+
+def for_terminal(
+    rows: Sequence[Mapping[str, Any]], columns: Columns, width: int, *, wrap: int | None = None
+) -> list[str]:
     """Return the lines of a table that is no wider than *width*, unless its most important column
-    is.
+    is; sentences below it break at *wrap*.
     """
+    wrap = width if wrap is None else wrap
     cells = {name: [_shown(name, row[name]) for row in rows] for name in columns.names}
     widths = {
         name: max(len(name), *(cell_len(cell) for cell in cells[name]), 0) for name in columns.names
@@ -94,20 +113,24 @@ def for_terminal(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int
     def importance(name: str) -> tuple[int, int]:
         return rank.get(name, last), columns.names.index(name)
 
+    # One that does not fit beside the first goes before those that do: many databases, for one.
+    first = min(kept, key=importance)
+    kept = [
+        name for name in kept if name == first or widths[first] + len(_GAP) + widths[name] <= width
+    ]
     while len(kept) > 1 and sum(widths[n] for n in kept) + len(_GAP) * (len(kept) - 1) > width:
         kept.remove(max(kept, key=importance))
     lines = [_bold(_line([(name, widths[name], name in _NUMBERS) for name in kept], kept))]
     for at in range(len(rows)):
         fields = [cells[name][at] for name in kept]
         lines.append(_line([(name, widths[name], name in _NUMBERS) for name in kept], fields))
-    first = columns.names[0]
     for row in rows:
         for name in columns.sentences:
             if row[name] is not None:
-                lines += _wrapped(f"{row[first]}: {_plain(row[name])}", width)
+                lines += _wrapped(f"{row[columns.names[0]]}: {_plain(row[name])}", wrap)
     left_out = [name for name in columns.names if name not in kept]
     if left_out and rows:
-        lines += _wrapped(f"({', '.join(left_out)}: in a wider terminal, or with --json)", width)
+        lines += _wrapped(f"({', '.join(left_out)}: in a wider terminal, or with -o wide)", wrap)
     return lines
 
 
@@ -163,5 +186,6 @@ def _bold(text: str) -> str:
     return text if os.environ.get("NO_COLOR") else typer.style(text, bold=True)
 
 
-def _width() -> int:
+def width() -> int:
+    """Return the terminal's."""
     return shutil.get_terminal_size().columns

@@ -4,6 +4,7 @@ a valid integer").
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ _MUST_BE: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "literal_error": lambda context: str(context["expected"]).replace("'", ""),
 }
 
+#: What is said of a value that is none of those that there are.
+_CHOICES: Final = re.compile(r"'([^']*)' is not one of ('.*)")
+_QUOTED: Final = re.compile(r"'([^']*)'")
+
 
 def in_words(error: TyperException) -> tuple[str, str | None]:
     """Return the message and what to do; None in place of that when the message is the help that
@@ -33,7 +38,8 @@ def in_words(error: TyperException) -> tuple[str, str | None]:
     if type(error).__name__ == "NoArgsIsHelpError":
         return error.format_message(), None
     hint = f"`{context.command_path} --help` says what it takes." if context else "See --help."
-    return _bad_value(error) or _without_full_stop(error.format_message()), hint
+    message = _bad_value(error) or _without_full_stop(error.format_message())
+    return message, _similar(message) + hint
 
 
 def _bad_value(error: TyperException) -> str | None:
@@ -51,6 +57,16 @@ def _bad_value(error: TyperException) -> str | None:
     if word is None:
         return None
     return f"{name} is {first['input']!r}, and must be {word(first.get('ctx', {}))}"
+
+
+def _similar(message: str) -> str:
+    """Return a question with the choices that a value may be meant for; '' without one."""
+    found = _CHOICES.search(message)
+    if found is None:
+        return ""
+    from spillway.cli.similar import did_you_mean  # noqa: PLC0415 - on errors alone
+
+    return did_you_mean(found[1], _QUOTED.findall(found[2]))
 
 
 def _without_full_stop(message: str) -> str:

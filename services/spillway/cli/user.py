@@ -7,21 +7,26 @@ network.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from spillway.cli.output import AsJson, print_json, print_record, print_table
-from spillway.cli.rest_client import RestClient
+from spillway.cli import completion
+from spillway.cli.answer import Answer, Columns, Rows
+from spillway.cli.confirmation import Yes, confirm
+from spillway.cli.connection import call
+from spillway.cli.lists import Sort, in_order
+from spillway.cli.output import record, shows
 from spillway.errors import InvalidRequest
-from spillway.settings import Settings
 
 app = typer.Typer(
     help="Make, look at and change users: who may come in over PostgreSQL's own protocol.",
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+Name = Annotated[
+    str, typer.Argument(metavar="USER", help="The user's name.", autocompletion=completion.users)
+]
 PasswordStdin = Annotated[
     bool,
     typer.Option(
@@ -37,10 +42,14 @@ Slots = Annotated[
     typer.Option("--slot", help="Only this slot; may be repeated; all unless named."),
 ]
 
-_LIST_COLUMNS: Final = ("name", "databases", "slots", "manage_slots", "run_sql", "created_at")
+_LISTED: Final = Columns(
+    names=("name", "databases", "slots", "manage_slots", "run_sql", "created_at"),
+    ranked=("name", "databases", "slots", "manage_slots", "run_sql", "created_at"),
+)
 
 
 @app.command()
+@shows()
 def create(
     name: Name,
     database: Annotated[
@@ -56,8 +65,7 @@ def create(
     ] = False,
     password_stdin: PasswordStdin = False,
     verifier: Verifier = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Make a user (CREATE ROLE)."""
     body = {
         "name": name,
@@ -67,26 +75,26 @@ def create(
         "manage_slots": manage_slots,
         "run_sql": run_sql,
     }
-    _show(_call("POST", "users", body=body), as_json=as_json)
+    return record(call("POST", "users", body=body), name)
 
 
 @app.command("list")
-def list_users(as_json: AsJson = False) -> None:
+@shows(watch=True)
+def list_users(sort: Sort = None) -> Answer:
     """List users."""
-    answer = _call("GET", "users")
-    if as_json:
-        print_json(answer["users"])
-    else:
-        print_table(answer["users"], _LIST_COLUMNS, ranked=_LIST_COLUMNS)
+    found = in_order(call("GET", "users")["users"], sort)
+    return Answer(found, [one["name"] for one in found], [Rows(found, _LISTED)])
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
+@shows()
+def show(name: Name) -> Answer:
     """Show a user."""
-    _show(_call("GET", "users", name), as_json=as_json)
+    return record(call("GET", "users", name), name)
 
 
 @app.command()
+@shows()
 def alter(
     name: Name,
     database: Annotated[
@@ -107,8 +115,7 @@ def alter(
     password: Annotated[bool, typer.Option("--password", help="Ask for a new password.")] = False,
     password_stdin: PasswordStdin = False,
     verifier: Verifier = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Change a user; what is not given stays, and who is connected stays so (ALTER ROLE)."""
     body: dict[str, object] = {}
     if password or password_stdin or verifier is not None:
@@ -126,13 +133,14 @@ def alter(
             "what is to change is not said",
             hint="Give --password, --database, --slot, --all-slots, --manage-slots or --run-sql.",
         )
-    _show(_call("PATCH", "users", name, body=body), as_json=as_json)
+    return record(call("PATCH", "users", name, body=body), name)
 
 
 @app.command()
-def drop(name: Name) -> None:
+def drop(name: Name, yes: Yes = False) -> None:
     """Drop a user; who is connected stays so (DROP ROLE)."""
-    _call("DELETE", "users", name)
+    confirm(f"Drop user {name}?", yes=yes)
+    call("DELETE", "users", name)
 
 
 def _verifier(given: str | None, *, password_stdin: bool) -> str:
@@ -149,15 +157,3 @@ def _verifier(given: str | None, *, password_stdin: bool) -> str:
     if not password:
         raise InvalidRequest("the password is empty", hint="Give one that has characters.")
     return str(Made.of_password(password))
-
-
-def _call(method: str, *path: str, **arguments: Any) -> Any:
-    with RestClient(Settings.from_environment()) as client:
-        return client.call(method, *path, **arguments)
-
-
-def _show(answer: Any, *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_record(answer)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.fake_service import FakeService
+from spillway.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,3 +117,17 @@ def test_the_script_works_in_bash(three: FakeService, tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.split() == ["s1", "s2"]
+
+
+def test_names_are_those_of_the_context_on_the_line(tmp_path: Path) -> None:
+    with FakeService(token="secret") as service:
+        service.engine.add_source("shop")
+        service.engine.add_slot("in_prod")
+        (tmp_path / "token").write_text("secret")
+        url = f"http://127.0.0.1:{service.http_port}"
+        words = ["context", "add", "prod", "--url", url, "--token-file", str(tmp_path / "token")]
+        assert main(words) == 0
+        assert complete("spillway --context prod slot show ") == ["in_prod"]
+        assert complete("spillway --context p") == ["prod"]
+        assert complete("spillway context use ") == ["prod"]
+        assert complete("spillway --context prod slot create x --source ") == ["shop"]

@@ -15,7 +15,8 @@ import pytest
 
 from harness.terminal import at_a_terminal
 from spillway.cli import main
-from spillway.cli.tables import Columns, for_terminal
+from spillway.cli.answer import Columns
+from spillway.cli.tables import for_terminal
 from spillway.service.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
 
 if TYPE_CHECKING:

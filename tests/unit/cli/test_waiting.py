@@ -1,0 +1,99 @@
+"""``--wait``: until it is done, can't be, or takes too long."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spillway.cli import main, waiting
+from spillway.errors import SpillwayError
+from spillway.subscriber.model import TableState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.fake_service import FakeService
+
+    Run = Callable[..., tuple[int, str, str]]
+
+CREATE = "subscription create a --source shop --database shop --lake /srv/l"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(line: str) -> tuple[int, str, str]:
+        code = main(line.split())
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_what_is_there_at_once(service: FakeService, run: Run) -> None:
+    made = run("slot create s2 --source shop --database shop --wait --json")
+    assert json.loads(made[1])["slot_name"] == "s2"
+    assert run("source add books host=db --wait --output name") == (0, "books\n", "")
+    assert run(f"{CREATE} --wait --output name") == (0, "a\n", "")
+    assert run("subscription disable a --wait -o name") == (0, "a\n", "")
+    assert run("subscription enable a --wait -o name") == (0, "a\n", "")
+
+
+def test_until_its_tables_are_ready(
+    service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"{CREATE} --disabled")
+    service.subscriptions.change(
+        "a",
+        table_states=(TableState("public.a", "ready"), TableState("public.b", "copying")),
+    )
+
+    def finish(_: float) -> None:
+        both = (TableState("public.a", "ready"), TableState("public.b", "ready"))
+        service.subscriptions.change("a", table_states=both)
+
+    # Between the first look and the second.
+    monkeypatch.setattr(waiting, "pause", finish)
+    code, out, err = run("subscription enable a --wait -o name")
+    assert (code, out) == (0, "a\n")
+    assert "1 of 2 tables are ready, public.b is copying" in err
+
+
+def test_it_is_bounded(service: FakeService, run: Run) -> None:
+    run(f"{CREATE} --disabled")
+    service.subscriptions.change("a", table_states=(TableState("public.b", "copying"),))
+    code, out, err = run("subscription enable a --wait --timeout 0.5")
+    assert (code, out) == (1, "")
+    assert "is not there after 0.5 s: 0 of 1 tables are ready" in err
+    assert "hint: `spillway subscription show a` says how it is." in err
+    assert main(["subscription", "show", "a"]) == 0
+
+
+def test_what_will_not_be_is_told_at_once(service: FakeService, run: Run) -> None:
+    run(f"{CREATE} --disabled")
+    aside = TableState("public.b", "quarantined", reason="no key")
+    service.subscriptions.change("a", table_states=(aside,))
+    assert "public.b of subscription" in run("subscription enable a --wait")[2]
+    failed = {"state": "failed", "error": {"code": "lake_error", "message": "m", "hint": "h"}}
+    subscription = {"name": "a", "table_states": [], **failed}
+    with pytest.raises(SpillwayError, match="has failed: m") as caught:
+        waiting.subscription_is_missing(subscription)
+    assert caught.value.code == "lake_error"
+    with pytest.raises(SpillwayError, match="disabled"):
+        waiting.subscription_is_missing({**subscription, "state": "paused", "error": None})
+
+
+def test_a_slot_whose_decoding_has_stopped(service: FakeService, run: Run) -> None:
+    service.engine.stop_decoding("shop")
+    code, _, err = run("slot create s2 --source shop --database shop --wait")
+    assert code == 1
+    assert "code: corrupt_wal" in err
+    assert "hint: Look at the file." in err
+
+
+def test_a_refresh_waits_for_what_begins_later() -> None:
+    settled = waiting.Settled(lambda found: str(found["missing"]), 0.0)
+    assert settled({"missing": "x"}) == "x"
+    assert settled({"missing": ""}) == ""
+    assert waiting.Settled(lambda _: "", 100.0)({}) == "it may begin anew"
