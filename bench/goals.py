@@ -77,6 +77,7 @@ def goals(results: Results) -> list[Goal]:
             for key, what in (("f", "subtransactions"), ("g", "catalog changes"))
         ),
         *_lake(results),
+        *_lake_tables(results),
         _restart(results),
         *_start(results),
         *_apply(results),
@@ -221,6 +222,24 @@ def _lake(results: Results) -> list[Goal]:
         measured = f"p50 {p50:.1f} s, p99 {p99:.1f} s at {fresh['changes_per_s']:,} changes/s"
         made.append(Goal(goal, measured, p50 <= _FRESHNESS_P50_S))
     return made
+
+
+def _lake_tables(results: Results) -> list[Goal]:
+    figures = results.figures.get("lake_tables", {})
+    made = []
+    for count, name, what, limit_s in (
+        ("60", "updates", "a change in each of 60 tables", 2.0),
+        ("500", "updates", "a change in each of 500 tables", 10.0),
+        ("500", "first", "the first batch of 500 new tables", 60.0),
+    ):
+        reached = figures.get(count, {}).get(name, {}).get("batch_s")
+        measured = "" if reached is None else f"{reached:.1f} s"
+        met = None if reached is None else reached <= limit_s
+        made.append(Goal(f"lake: {what}, ≤ {limit_s:g} s", measured, met))
+    one = figures.get("500", {}).get("one", {}).get("median_s")
+    measured = "" if one is None else f"{one:.1f} s"
+    goal = "lake: a change of one table in a job that follows, ≤ 1 s"
+    return [*made, Goal(goal, measured, None if one is None else one <= 1.0)]
 
 
 def _memory(results: Results) -> list[Goal]:

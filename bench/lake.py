@@ -10,6 +10,8 @@ The parent half is :class:`LakeJob`.
 
 from __future__ import annotations
 
+import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -173,6 +175,8 @@ def _serve(grpc: str, slot: str, directory: Path) -> None:
             "batches": summary.batches,
             "batch_s": round(sum(seconds), 3),
             "wall_s": round(time.monotonic() - started_s, 3),
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+            "open_files": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - links, not files
         }
         tell(answer)
     spark.stop()

@@ -102,6 +102,7 @@ def _markdown(results: Results) -> Iterator[str]:
     yield from _start(results)
     yield from _lake(results)
     yield from _lake_compared(results)
+    yield from _lake_tables(results)
     yield from _apply(results)
 
 
@@ -343,6 +344,40 @@ def _lake_compared(results: Results) -> Iterator[str]:
         if isinstance(s, dict)
     ]
     yield from _table(("", "seconds", "changes/s", "CPU s"), rows, numbers_from=1)
+
+
+def _lake_tables(results: Results) -> Iterator[str]:
+    figures = results.figures.get("lake_tables")
+    if not figures:
+        return
+    yield "## Many tables in a batch"
+    yield ""
+    yield (
+        "One row in each of so many tables, into Delta Lake: from a batch's first envelope to the "
+        "confirmed slot. The first batch makes the lake's tables. CPU, peak memory and open files "
+        "are those of the job's driver and what it started, of the driver, and of the driver."
+    )
+    yield ""
+    rows = [
+        (
+            f"{count} tables, {name}",
+            f"{run['batch_s']:.1f}",
+            f"{run['cpu_s']:.1f}",
+            f"{run['peak_mb']:,}",
+            f"{run['open_files']}",
+        )
+        for count, runs in figures.items()
+        for name, run in runs.items()
+        if "batch_s" in run
+    ]
+    yield from _table(("", "seconds", "CPU s", "peak MB", "files"), rows, numbers_from=1)
+    for count, runs in figures.items():
+        one = runs["one"]
+        yield (
+            f"A change of one of {count} tables once a second, in a job that follows: durable "
+            f"{one['median_s']:.1f} s after its commit (median), at most {one['longest_s']:.1f} s."
+        )
+    yield ""
 
 
 def _apply(results: Results) -> Iterator[str]:

@@ -17,6 +17,7 @@ from bench.databases import many_databases
 from bench.grpc_client import grpc_clients
 from bench.lake import lake
 from bench.lake_compared import lake_compared
+from bench.lake_tables import lake_tables
 from bench.machine import tree_cpu_seconds
 from bench.postgresql import (
     base_slot,
@@ -196,6 +197,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "start": start,
     "lake": lake,
     "lake_compared": lake_compared,
+    "lake_tables": lake_tables,
     "apply": apply,
 }
 

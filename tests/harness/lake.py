@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from harness.arrow_slot import ArrowSlot
+from harness.arrow_slot import ArrowSlot, DirectoryClient
+from spillway.lake.batch.materialize import Materializer
 from spillway.lake.job.run import JobSettings, JobSummary, run_job
+from spillway.lake.shape.payload import ENVELOPE
+from spillway.lake.source.data_source import envelopes
+from spillway.lake.state import position
+from spillway.lake.tables.formats import lake_tables
 from spillway.lake.tables.parquet.tables import current_path
 
 if TYPE_CHECKING:
@@ -36,6 +41,7 @@ class Lake:
         self.checkpoint = directory / "checkpoint"
         self.slot = ArrowSlot(directory / "slot")
         self.reports: list[BatchReport] = []
+        self._job: Materializer | None = None
 
     def settings(self, **changed: Any) -> JobSettings:
         settings: dict[str, Any] = {
@@ -50,6 +56,21 @@ class Lake:
     def run(self, **changed: Any) -> JobSummary:
         """Bring the lake up to what the slot has decoded."""
         return run_job(self.settings(**changed), spark=self.spark, on_batch=self.reports.append)
+
+    def batch(self) -> BatchReport:
+        """Do a batch of what the slot has, as a running job does, without a streaming query."""
+        settings, client = self.settings(), DirectoryClient(self.slot.directory)
+        at = client.position(self.slot.slot_name)
+        start, end = at.confirmed_flush_lsn, at.decoded_lsn
+        if self._job is None:
+            lake = position.check(self.path, self.table_format, at, has_checkpoint=False)
+            tables = lake_tables(self.table_format, self.spark, self.path, at.slot_name)
+            report = self.reports.append
+            self._job = Materializer(tables, client, settings.path, lake, report=report)
+        bodies = client.read(at.slot_name, start, end)
+        rows = pa.Table.from_batches(envelopes(bodies, start, end, ENVELOPE))
+        self._job.process(self.spark.createDataFrame(rows), len(self.reports))
+        return self.reports[-1]
 
     def history(self, table: str) -> list[dict[str, Any]]:
         frame = self._frame("history", table).orderBy("_commit_lsn", "_seq")

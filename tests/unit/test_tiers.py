@@ -140,6 +140,7 @@ LONG_ALONE: Final = {
     },
     "the benchmark is a program for developers": {
         "integration/lake/test_lake_benchmark.py::test_lake",
+        "integration/lake/test_lake_benchmark.py::test_many_tables",
         "integration/test_benchmark.py::test_ranges",
         "integration/test_benchmark.py::test_scenarios",
         "integration/test_benchmark.py::test_starts",

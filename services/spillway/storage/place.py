@@ -132,6 +132,18 @@ class ObjectPath:
         except FileNotFoundError:
             return None
 
+    def tag(self) -> str | None:
+        """Return the object's ETag, which tells it from others of its name; None: there is no such
+        object.
+        """
+        import obstore  # noqa: PLC0415 - an extra
+
+        try:
+            with _typed(self):
+                return str(obstore.head(self._store, self.key)["e_tag"])
+        except FileNotFoundError:
+            return None
+
     def iterdir(self) -> Iterator[ObjectPath]:
         """Yield what is directly below: objects, and prefixes of objects."""
         import obstore  # noqa: PLC0415 - an extra

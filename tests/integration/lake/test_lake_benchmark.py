@@ -28,3 +28,16 @@ def test_lake(tmp_path: Path, jar_folder: Path) -> None:
     }
     for one in figures.values():
         assert [run["changes"] for run in one["runs"]] == [one["changes"]]
+
+
+@pytest.mark.long
+def test_many_tables(tmp_path: Path, jar_folder: Path) -> None:
+    results = run_bench(tmp_path, "--only", "lake_tables", SPILLWAY_JARS=str(jar_folder))
+    for count, runs in results["figures"]["lake_tables"].items():
+        one = runs.pop("one")
+        assert one["batches"] >= 1
+        assert 0 < one["median_s"] <= one["longest_s"]
+        assert {name: run["changes"] for name, run in runs.items()} == dict.fromkeys(
+            ("first", "inserts", "updates"), int(count)
+        )
+        assert all(run["open_files"] > 0 and run["peak_mb"] > 0 for run in runs.values())

@@ -227,13 +227,13 @@ def test_rows_are_merged_by_key(catalog: LakeCatalog) -> None:
     changes = pa.schema(
         [("_op", pa.string()), ("_commit_lsn", pa.int64()), ("_seq", pa.int64()), *schema]
     )
-    current, history = make(catalog, schema), make(catalog, changes, "history")
+    current = make(catalog, schema)
     first = write(current, pa.table({"a": ["k", "k", "l"], "b": [1, 2, 1], "v": ["x", "y", "z"]}))
     second = write(current, pa.table({"a": ["m"], "b": [1], "v": ["w"]}))
     current = commit(catalog, current, {}, [], first + second)
     rows = [("U", 5, 1, "k", 2, "new"), ("I", 5, 2, "n", 7, "n"), ("I", 5, 3, "l", 9, None)]
     table = pa.table(dict(zip(changes.names, zip(*rows, strict=True), strict=True)), schema=changes)
-    gone, written = merge(current, write(history, table), 5, schema, ("a", "b"))
+    gone, written = merge(current, table, schema, ("a", "b"))
     assert [file.file_path for file in gone] == [first[0].file_path]
     added = [data_file(each, current.schema()) for each in written]
     current = commit(catalog, current, {}, gone, added)

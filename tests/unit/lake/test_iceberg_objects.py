@@ -22,6 +22,7 @@ from spillway.lake.tables.iceberg.catalog import CatalogChoice, LakeCatalog, che
 from spillway.lake.tables.iceberg.files import DataFileWriter, StoreFileIO, data_file
 from spillway.lake.tables.iceberg.merge import merge
 from spillway.lake.tables.iceberg.tables import _PROPERTIES, data_directory
+from spillway.lake.tables.plain_changes import read_changes
 from spillway.storage.place import ObjectPath, stored_path
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def test_a_table_in_a_bucket(store: dict[str, str], monkeypatch: pytest.MonkeyPa
     assert loaded is not None
     current = loaded
     monkeypatch.setattr("spillway.lake.tables.iceberg.files._WHOLE_BYTES", 1 << 20)
-    gone, written = merge(current, batch, 5, ROWS, ("id",))
+    changed = read_changes([stored_path(file.file_path) for file in batch], 5, ROWS)
+    gone, written = merge(current, changed, ROWS, ("id",))
     with current.transaction() as transaction:
         added = [data_file(each, current.schema()) for each in written]
         snapshots.Replacing(transaction, current, {}, gone, added).commit()

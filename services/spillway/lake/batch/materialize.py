@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -40,6 +40,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
 from spillway.failpoints import failpoint
+from spillway.lake.batch.near import bring
 from spillway.lake.batch.plan import Plan, Planner, TableBatch, head_facts
 from spillway.lake.batch.poison import is_tables_own, reason
 from spillway.lake.batch.schema_policy import OnSchemaChange
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from spillway.consumer.slot import SlotClient
+    from spillway.lake.batch.near import Near
+    from spillway.lake.shape.changes import SchemaChange
     from spillway.lake.shape.columns import Place
     from spillway.lake.state.position import LakePosition
     from spillway.storage.place import LakePath
@@ -82,7 +85,10 @@ _log = logging.getLogger(__name__)
 _ROWS_PER_BATCH = 100_000
 #: Below this many changes a batch of a table is written as one file.
 _CHANGES_PER_FILE = 250_000
+#: Tables whose commits are made side by side: by Spark, which has its own threads, and without it,
+#: where they wait for disks and stores.
 _TABLES_AT_ONCE = 3
+_NEAR_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +136,27 @@ class DecodeMessages:
         rows = 0
         for batch in batches:
             for body in batch.column("payload"):
-                message = parse_message(body.as_buffer())
-                decoded = conform(
-                    message.batch,
-                    self._columns,
-                    self._from_lsn,
-                    self._upto_lsn,
-                    relation=message.relation.name,
-                )
-                held.append(decoded)
-                rows += decoded.num_rows
+                held.append(self._decoded(body.as_buffer()))
+                rows += held[-1].num_rows
                 if rows >= _ROWS_PER_BATCH:
                     yield pa.concat_batches(held)
                     held, rows = [], 0
         if rows:
             yield pa.concat_batches(held)
+
+    def table(self, bodies: Iterable[pa.Buffer]) -> pa.Table:
+        """Return the rows of messages, on the driver."""
+        return pa.Table.from_batches(map(self._decoded, bodies), self._columns)
+
+    def _decoded(self, body: pa.Buffer) -> pa.RecordBatch:
+        message = parse_message(body)
+        return conform(
+            message.batch,
+            self._columns,
+            self._from_lsn,
+            self._upto_lsn,
+            relation=message.relation.name,
+        )
 
 
 class Materializer:
@@ -185,6 +197,7 @@ class Materializer:
                     *head_facts(),
                     F.min("first_commit_time").alias("oldest"),
                     F.max("last_commit_time").alias("newest"),
+                    F.sum(F.length("payload")).alias("bytes"),
                 )
                 .collect()
             )
@@ -194,7 +207,7 @@ class Materializer:
             plan = self._planner.plan(heads, envelopes, batch, self._lake.lsn_value)
             batch = plan.batch
             if batch.start_lsn < batch.end_lsn:
-                changes = self._write(plan, envelopes)
+                changes = self._write(plan, envelopes, _sizes(heads))
         finally:
             envelopes.unpersist()
         if batch.start_lsn < batch.end_lsn:
@@ -218,15 +231,23 @@ class Materializer:
         if plan.error is not None:
             raise plan.error
 
-    def _write(self, plan: Plan, envelopes: DataFrame) -> dict[str, int]:
+    def _write(self, plan: Plan, envelopes: DataFrame, sizes: Mapping[str, int]) -> dict[str, int]:
         """Make a batch durable in its tables; return the changes of each that were new to its
         history.
         """
         changes: dict[str, int] = {}
         poisoned: dict[str, BaseException] = {}
+        near = bring(plan.parts, sizes, envelopes)
         # Planning and committing is work of one thread: tables overlap theirs.
-        with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads:
-            commits = [(part, threads.submit(self._commit, part)) for part in plan.parts]
+        with (
+            ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads,
+            ThreadPoolExecutor(_NEAR_AT_ONCE, "spillway-lake-near") as near_threads,
+        ):
+            commits = []
+            for part in plan.parts:
+                bodies = near.get(part.relation.name)
+                by = threads if bodies is None else near_threads
+                commits.append((part, by.submit(self._commit, part, bodies)))
             for part, commit in commits:
                 error = commit.exception()
                 if error is None:
@@ -245,7 +266,7 @@ class Materializer:
             failpoint("lake.before_poisoned")
             quarantine.put(self._path, directory, plan.quarantined[directory])
             _log.warning("%s", plan.quarantined[directory])
-        self._append_events(plan, envelopes)
+        self._append_events(plan, envelopes, near)
         return changes
 
     def _try_again(
@@ -279,18 +300,23 @@ class Materializer:
             plan.aside[directory] = envelopes.where(F.col("relation") == name)
             plan.parts.remove(part)
 
-    def _commit(self, part: TableBatch) -> int:
-        """Make one table's part durable, history first; return how many changes were new to it."""
+    def _commit(self, part: TableBatch, bodies: Sequence[pa.Buffer] | None = None) -> int:
+        """Make one table's part durable, history first; return how many changes were new to it.
+
+        *bodies* are its messages, if they are here: then Spark is asked only for what the table's
+        format can't do by itself.
+        """
         failpoint("lake.before_history")
         name, batch = part.relation.directory, part.batch
         with table_lock(self._path, name):
             had = self._tables.durable_lsn(HISTORY, name)
-            appended, history = 0, None
+            appended, history, rows = 0, None, None
             if had < batch.end_lsn:
-                appended, history = part.changes, self._append(part, had)
+                appended = part.changes
+                history, rows = self._append(part, had, bodies)
             failpoint("lake.after_history")
             if not is_loading(self._path, name):
-                self._merge(part, had, history)
+                self._merge(part, had, history, rows)
         failpoint("lake.after_current")
         return appended
 
@@ -305,32 +331,42 @@ class Materializer:
             self._tables.append_history(directory, rows, plan.batch, kind=QUARANTINE)
         failpoint("lake.after_quarantine")
 
-    def _append_events(self, plan: Plan, envelopes: DataFrame) -> None:
+    def _append_events(self, plan: Plan, envelopes: DataFrame, near: Near) -> None:
         """Tell of what changed in the tables' shapes, in the lake's table of such events."""
         if not plan.events:
             return
         had = self._tables.durable_lsn(DDL, EVENTS)
         events = [change for change in plan.events if change.place[0] >= had]
         if events and had < plan.batch.end_lsn:
-            made = self._changes_at({change.place for change in events}, envelopes)
+            made = self._changes_at(events, envelopes, near)
             rows = pa.Table.from_pylist(list(event_rows(events, made)), schema=EVENT)
-            frame = envelopes.sparkSession.createDataFrame(rows).coalesce(1)
-            self._tables.append_history(EVENTS, frame, plan.batch, kind=DDL)
+            if not self._tables.append_plain(EVENTS, rows, plan.batch, kind=DDL):
+                frame = envelopes.sparkSession.createDataFrame(rows).coalesce(1)
+                self._tables.append_history(EVENTS, frame, plan.batch, kind=DDL)
             self._known.add(events)
         failpoint("lake.after_ddl")
 
-    def _changes_at(self, places: set[Place], envelopes: DataFrame) -> dict[Place, Row]:
-        """Return when the changes at *places*, which messages begin with, were made, and by which
-        transactions.
+    def _changes_at(
+        self, events: Sequence[SchemaChange], envelopes: DataFrame, near: Near
+    ) -> dict[Place, Mapping[str, Any]]:
+        """Return when the changes at the places of *events*, which messages begin with, were made,
+        and by which transactions.
         """
+        places = {change.place for change in events}
         wanted = ["_commit_lsn", "_seq", "_xid", "_commit_time"]
         schema = from_arrow_schema(pa.schema([CHANGE_COLUMNS.field(name) for name in wanted]))
         lsns = [lsn for lsn, _ in places]
         decode = DecodeMessages(to_arrow_schema(schema, timezone="UTC"), min(lsns), max(lsns) + 1)
-        first = envelopes.where(F.col("first_commit_lsn").isin(lsns)).select("payload")
-        rows = first.mapInArrow(decode, schema).where(F.col("_commit_lsn").isin(lsns))
-        rows = rows.where(F.col("_seq").isin([seq for _, seq in places]))
-        return {(row["_commit_lsn"], row["_seq"]): row for row in rows.collect()}
+        rows: list[dict[str, Any]] = []
+        here = {change.table for change in events} & near.keys()
+        for name in here:
+            rows += _first_rows(decode, near[name], places)
+        if len(here) < len({change.table for change in events}):
+            first = envelopes.where(F.col("first_commit_lsn").isin(lsns)).select("payload")
+            found = first.mapInArrow(decode, schema).where(F.col("_commit_lsn").isin(lsns))
+            found = found.where(F.col("_seq").isin([seq for _, seq in places]))
+            rows += [row.asDict() for row in found.collect()]
+        return {(row["_commit_lsn"], row["_seq"]): row for row in rows}
 
     def _range(self, heads: list[Row], batch_id: int) -> Batch | None:
         """Return the range that the batch read, None for an empty plan.
@@ -362,9 +398,11 @@ class Materializer:
             )
         return Batch(self._lake.slot, start, end, batch_id)
 
-    def _append(self, part: TableBatch, had: int) -> pa.Schema:
+    def _append(
+        self, part: TableBatch, had: int, bodies: Sequence[pa.Buffer] | None
+    ) -> tuple[pa.Schema, pa.Table | None]:
         """Append a table's changes to its history, which has everything before *had*; return its
-        schema then.
+        schema then, and what was appended if it is here.
         """
         name, batch = part.relation.directory, part.batch
         held = self._tables.schema(HISTORY, name)
@@ -380,15 +418,23 @@ class Materializer:
         decode = DecodeMessages(
             to_arrow_schema(schema, timezone="UTC"), max(had, batch.start_lsn), batch.end_lsn
         )
-        messages = part.messages.coalesce(1) if part.changes < _CHANGES_PER_FILE else part.messages
+        if bodies is not None:
+            rows = decode.table(bodies)
+            if self._tables.append_plain(name, rows, batch):
+                return held, rows
+        messages = part.messages()
+        if part.changes < _CHANGES_PER_FILE:
+            messages = messages.coalesce(1)
         self._tables.append_history(name, messages.mapInArrow(decode, schema), batch)
-        return held
+        return held, None
 
-    def _merge(self, part: TableBatch, had: int, history: pa.Schema | None) -> None:
+    def _merge(
+        self, part: TableBatch, had: int, history: pa.Schema | None, rows: pa.Table | None
+    ) -> None:
         """Bring a table's current state to the batch's end from its history.
 
         History had *had* before the batch, and has the schema *history*; None: it is to be looked
-        up.
+        up. *rows* are what the batch brought to it, if they are here.
         """
         name, key, batch = part.relation.directory, part.key, part.batch
         if key is None:
@@ -405,12 +451,14 @@ class Materializer:
         # If current was behind, there are changes in history that this batch says nothing about.
         plain = start >= had and not part.special
         deferrable = part.is_key_deferrable
-        if plain and start > 0 and key != MULTISET and len(shapes) == 1 and not deferrable:
+        # A table that is to be made has all that history has, if that is this batch.
+        begun = start > 0 or (rows is not None and not had)
+        if plain and begun and key != MULTISET and len(shapes) == 1 and not deferrable:
             history = history or self._tables.schema(HISTORY, name)
             if (
                 history is not None
                 and table_shape.plainly_stored(history, newest)
-                and self._tables.merge_plain(name, start, wanted, key, batch)
+                and self._tables.merge_plain(name, start, wanted, key, batch, rows)
             ):
                 return
         self._follow(part, key, start)
@@ -503,3 +551,22 @@ class Materializer:
                 "PRIMARY KEY, or REPLICA IDENTITY FULL)",
                 relation.name,
             )
+
+
+def _sizes(heads: Sequence[Row]) -> dict[str, int]:
+    """Return the bytes of messages that a batch has of each table."""
+    sizes: dict[str, int] = {}
+    for head in heads:
+        if head["relation"] is not None:
+            sizes[head["relation"]] = sizes.get(head["relation"], 0) + head["bytes"]
+    return sizes
+
+
+def _first_rows(
+    decode: DecodeMessages, bodies: Iterable[pa.Buffer], places: set[Place]
+) -> Iterator[dict[str, Any]]:
+    """Yield the first changes of messages, where they are at *places*."""
+    for body in bodies:
+        for row in decode.table([body]).slice(0, 1).to_pylist():
+            if (row["_commit_lsn"], row["_seq"]) in places:
+                yield row

@@ -71,8 +71,11 @@ class TableBatch:
     batch: Batch
     #: what the table looked like before, if it is known
     base: table_shape.Shape | None
-    #: of the batch and, of a table that comes back, what was set aside
-    messages: DataFrame
+    #: makes a frame of those of the batch and, of a table that comes back, of what was set aside;
+    #: a frame that nobody asks for would cost what a small table's commit does
+    messages: Callable[[], DataFrame]
+    #: whether *messages* are the batch's and no others
+    is_whole: bool = True
 
     @property
     def last_lsn(self) -> int:
@@ -318,9 +321,14 @@ class Planner:
         )
         shapes = table_shape.shapes(schemas, name)
         relation = relation_of(schemas[-1][0])
-        messages = envelopes.where(F.col("relation") == name).select("payload")
-        if relation.directory in stored:
-            messages = stored[relation.directory].select("payload").unionAll(messages)
+        set_aside = stored.get(relation.directory)
+
+        def messages() -> DataFrame:
+            of_batch = envelopes.where(F.col("relation") == name).select("payload")
+            if set_aside is None:
+                return of_batch
+            return set_aside.select("payload").unionAll(of_batch)
+
         return TableBatch(
             relation,
             schemas,
@@ -330,6 +338,7 @@ class Planner:
             batch,
             self._base(relation, shapes[0].first),
             messages,
+            set_aside is None,
         )
 
     def _changes(

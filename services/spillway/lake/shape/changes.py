@@ -231,7 +231,7 @@ class KnownShapes:
 
 
 def event_rows(
-    changes: Iterable[SchemaChange], made: Mapping[Place, Row]
+    changes: Iterable[SchemaChange], made: Mapping[Place, Mapping[str, Any] | Row]
 ) -> Iterator[dict[str, Any]]:
     """Yield :data:`EVENT`'s rows; *made* says ``_xid`` and ``_commit_time`` of the changes at their
     places.

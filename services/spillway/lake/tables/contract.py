@@ -86,6 +86,15 @@ class LakeTables(Protocol):
         """
         ...
 
+    def append_plain(self, name: str, rows: pa.Table, batch: Batch, kind: str = HISTORY) -> bool:
+        """Commit *rows*, all that :meth:`append_history` would be given, which the driver has:
+        without Spark, if this format and table allow it.
+
+        Their columns are the table's, or a new table's. Return whether it is done, and durable; if
+        not, nothing is.
+        """
+        ...
+
     def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         """Return the changes whose commit record starts in [*start_lsn*, *end_lsn*)."""
         ...
@@ -104,14 +113,21 @@ class LakeTables(Protocol):
         ...
 
     def merge_plain(
-        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+        self,
+        name: str,
+        start_lsn: int,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        rows: pa.Table | None = None,
     ) -> bool:
         """Commit the net effect of a batch's plain changes without Spark's planning, if this format
         and table allow it.
 
         Plain: no TRUNCATE, no value left out as unchanged, all in history's last commit, in one
-        shape; the current table has everything before *start_lsn*. Return whether it is done; if
-        not, nothing is.
+        shape; the current table has everything before *start_lsn*, or is to be made if that is 0.
+        *rows* are history's last commit, if the driver has it. Return whether it is done; if not,
+        nothing is.
         """
         ...
 

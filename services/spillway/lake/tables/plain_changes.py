@@ -61,7 +61,11 @@ def read_changes(files: Iterable[LakePath], start_lsn: int, schema: pa.Schema) -
             tables.append(parquet.read(columns=[*wanted, *old]))
     if not tables:
         raise NotDirect("history has no changes")
-    changes = pa.concat_tables(tables, promote_options="default")
+    return changes_from(pa.concat_tables(tables, promote_options="default"), start_lsn)
+
+
+def changes_from(changes: pa.Table, start_lsn: int) -> pa.Table:
+    """Return history's changes from *start_lsn* on, in order."""
     lsns = changes.column("_commit_lsn").to_numpy()
     if len(lsns) and lsns.min() < start_lsn:
         changes = changes.filter(pc.greater_equal(changes.column("_commit_lsn"), start_lsn))

@@ -89,6 +89,16 @@ def open_table(path: LakePath, *, to_write: bool = True) -> DeltaTable:
         raise NotDirect("the path has special characters")
     options = storage_options() if isinstance(where, ObjectPath) else None
     table = DeltaTable(str(where), storage_options=options)
+    check_table(table, to_write=to_write)
+    return table
+
+
+def check_table(table: DeltaTable, *, to_write: bool = True) -> None:
+    """Refuse a table that asks for more than is done here.
+
+    Raises:
+        NotDirect: it does.
+    """
     protocol = table.protocol()
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     beyond = features - (_FEATURES if to_write else _READ_FEATURES)
@@ -99,7 +109,6 @@ def open_table(path: LakePath, *, to_write: bool = True) -> DeltaTable:
     made = partitions.made_with(fields_of(table))
     if partitions.names(made) != table.metadata().partition_columns:
         raise NotDirect("partitions that are not ours")
-    return table
 
 
 def fields_of(table: DeltaTable) -> list[dict[str, Any]]:
@@ -151,7 +160,7 @@ def merge(
         # The changes are in memory anyway; known to delta-rs, their range of keys leaves files out.
         streamed_exec=False,
         max_spill_size=_MERGE_BYTES,
-        writer_properties=_writer_properties(changes.rows.schema),
+        writer_properties=writer_properties(changes.rows.schema),
         commit_properties=commit,
     )
     merger = merger.when_matched_update(values, is_set).when_matched_delete(f"NOT {is_set}")
@@ -180,7 +189,7 @@ def compact(table: DeltaTable, schema: pa.Schema) -> bool:
     if len(small) - alone < _SMALL_FILES_MAX:
         return False
     table.optimize.compact(
-        target_size=_COMPACTED_BYTES, writer_properties=_writer_properties(schema)
+        target_size=_COMPACTED_BYTES, writer_properties=writer_properties(schema)
     )
     return True
 
@@ -200,7 +209,8 @@ def sync_commit(table: LakePath, version: int, files: Iterable[LakePath]) -> Non
         sync_directory(folder)
 
 
-def _writer_properties(schema: pa.Schema) -> WriterProperties:
+def writer_properties(schema: pa.Schema) -> WriterProperties:
+    """Return how files of *schema* are written: see the module."""
     exact = ColumnProperties(statistics_enabled="CHUNK")
     return WriterProperties(
         compression="SNAPPY",

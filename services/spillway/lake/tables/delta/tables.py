@@ -24,13 +24,14 @@ import re
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, StructType
 
 from spillway.errors import LakeError, LakeTableConflict
@@ -51,8 +52,10 @@ from spillway.lake.shape.net_effect import (
 from spillway.lake.shape.type_changes import widest
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
+from spillway.lake.tables.delta import appends
 from spillway.lake.tables.delta.merge import (
     check_files,
+    check_table,
     compact,
     fields_of,
     files_of,
@@ -60,12 +63,17 @@ from spillway.lake.tables.delta.merge import (
     open_table,
     sync_commit,
 )
-from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
+from spillway.lake.tables.plain_changes import (
+    NotDirect,
+    changes_from,
+    last_changes,
+    read_changes,
+)
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -78,6 +86,7 @@ _log = logging.getLogger(__name__)
 
 KEY_PROPERTY: Final = "spillway.key"
 _SLOT_PROPERTY: Final = "spillway.slot"
+_PROPERTIES: Final = (KEY_PROPERTY, _SLOT_PROPERTY)
 #: Names that Delta stores only with column mapping.
 _NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
 #: Commits of others that a search for ours passes before the snapshot is asked.
@@ -111,6 +120,8 @@ class DeltaTables:
         self._made: dict[tuple[str, str], tuple[Partition, ...]] = {}
         #: what was appended last to history's tables, which hold it
         self._appended: dict[tuple[str, str], StructType] = {}
+        #: what delta-rs has open
+        self._tables = appends.OpenTables()
 
     @property
     def _spark(self) -> SparkSession:
@@ -125,6 +136,9 @@ class DeltaTables:
         if (kind, name) not in self._ours:
             self._check_owner(kind, name)
             self._ours.add((kind, name))
+        known = self._tables.lsn(self._path / kind / name)
+        if known is not None:
+            return known
         version = last_transaction(self._path / kind / name / "_delta_log", self._application)
         if version is None:
             # Not in the log's newest part: the snapshot knows, but asking it is a Spark job.
@@ -133,17 +147,33 @@ class DeltaTables:
         return version
 
     def _check_owner(self, kind: str, name: str) -> None:
-        owner = self._snapshot(kind, name).metadata().configuration().get(_SLOT_PROPERTY)
-        if not owner.isDefined() or owner.get() != self._slot_name:
+        if self._properties(kind, name).get(_SLOT_PROPERTY) != self._slot_name:
             raise LakeTableConflict(
                 f"{self._location(kind, name)} was not made for slot {self._slot_name}",
                 hint="Use a path of its own for each slot, or move that table away.",
                 relation=name,
             )
 
+    def _properties(self, kind: str, name: str) -> Mapping[str, str | None]:
+        """Return the table's properties."""
+        try:
+            table = self._tables.table(self._path / kind / name, to_write=False)
+        except (NotDirect, DeltaError, OSError):
+            found = self._snapshot(kind, name).metadata().configuration()
+            return {key: found.get(key).get() for key in _PROPERTIES if found.contains(key)}
+        return dict(table.metadata().configuration)
+
     def schema(self, kind: str, name: str) -> pa.Schema | None:
         if not self._exists(kind, name):
             return None
+        try:
+            table = self._tables.table(self._path / kind / name, to_write=False)
+        except (NotDirect, DeltaError, OSError):
+            pass
+        else:
+            fields = [f for f in fields_of(table) if not partitions.made_with([f])]
+            stored = StructType.fromJson({"type": "struct", "fields": fields})
+            return to_arrow_schema(stored, timezone="UTC")
         rows = partitions.removed(self._frame(kind, name))
         return to_arrow_schema(rows.schema, timezone="UTC")
 
@@ -164,6 +194,122 @@ class DeltaTables:
         self._allow_timestamps(kind, name, rows.schema)
         self._append(kind, name, rows, batch)
 
+    def append_plain(self, name: str, rows: pa.Table, batch: Batch, kind: str = HISTORY) -> bool:
+        def attempt() -> Callable[[], None]:
+            schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+            return self._append_directly(kind, name, schema, {}, rows, batch)
+
+        return self._directly(kind, name, attempt)
+
+    def _append_directly(
+        self,
+        kind: str,
+        name: str,
+        schema: StructType,
+        properties: Mapping[str, str],
+        rows: pa.Table,
+        batch: Batch,
+    ) -> Callable[[], None]:
+        """Append *rows*, whose columns *schema* describes, as :mod:`.appends` does; the table is
+        made, with *properties*, if it isn't there.
+
+        Returns what makes it durable.
+
+        Raises:
+            NotDirect: it isn't for that.
+            CommitFailedError: another commit was first.
+        """
+        path = self._path / kind / name
+        is_new = not self._exists(kind, name)
+        if is_new:
+            table = self._create_directly(kind, name, schema, properties)
+        else:
+            table = self._tables.table(path)
+            # delta-rs takes any transaction version, one that is there already too.
+            there = table.transaction_version(self._application)
+            if there is not None and there >= batch.end_lsn:
+                return lambda: None
+        made = partitions.made_with(fields_of(table))
+        wanted = partitions.with_fields(schema, made)
+        if not appends.has_fields(table, wanted.jsonValue()["fields"]):
+            raise NotDirect("the table's columns change")
+        rows = partitions.added_to_arrow(rows, made)
+        lease.check(self._path)
+        appends.append(table, rows, self._commit_of(batch))
+        tip = self._tables.committed(path, table, self._application)
+        return partial(appends.sync_tip, path, tip, is_new=is_new)
+
+    def _create_directly(
+        self, kind: str, name: str, schema: StructType, properties: Mapping[str, str]
+    ) -> DeltaTable:
+        """Make a table by delta-rs, as :meth:`_create` does by Spark.
+
+        Raises:
+            NotDirect: it needs column mapping.
+        """
+        if any(map(_NEEDS_MAPPING.search, schema.names)):
+            raise NotDirect("the table needs column mapping")
+        lease.check(self._path)
+        wanted, made = self._as_asked(kind, name, schema)
+        table = appends.create(
+            self._path / kind / name,
+            wanted.json(),
+            partitions.names(made),
+            {_SLOT_PROPERTY: self._slot_name, **properties},
+        )
+        check_table(table)
+        return table
+
+    def _as_asked(
+        self, kind: str, name: str, schema: StructType
+    ) -> tuple[StructType, tuple[Partition, ...]]:
+        """Return a new table's schema, with what it is to be partitioned by, and that."""
+        asked = layout.load(self._path)
+        if kind == CURRENT:
+            asked.check(name, to_arrow_schema(schema, timezone="UTC"))
+        made = asked.partitions(kind, name)
+        return partitions.with_fields(schema, made), made
+
+    def _commit_of(self, batch: Batch) -> CommitProperties:
+        return CommitProperties(
+            custom_metadata={"userMetadata": _user_metadata(batch)},
+            app_transactions=[Transaction(self._application, batch.end_lsn)],
+            # What it does when it is not first is its own idea of a conflict: ours is to begin
+            # anew.
+            max_commit_retries=0,
+        )
+
+    def _directly(self, kind: str, name: str, attempt: Callable[[], Callable[[], None]]) -> bool:
+        """Do *attempt*, which commits and returns what makes that durable; return whether it is
+        done: if not, it is Spark's to do.
+        """
+        path = self._path / kind / name
+        for _ in range(_ATTEMPTS):
+            try:
+                make_durable = attempt()
+            except CommitFailedError as error:
+                # Another one was first, maintenance perhaps: then its files are the ones to merge
+                # into.
+                reason: object = error
+                self._tables.forget(path)
+            except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
+                reason = error
+                break
+            except BaseException as error:
+                # What a library in Rust does with a value that it did not think of: nothing is
+                # committed then.
+                if type(error).__name__ != "PanicException":
+                    raise
+                reason = error
+                break
+            else:
+                # Whatever goes wrong with this is not Spark's to mend.
+                make_durable()
+                return True
+        self._tables.forget(path)
+        _log.debug("%s of %s is written by Spark: %s", kind, name, reason)
+        return False
+
     def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         commit = F.col("_commit_lsn")
         rows = partitions.removed(self._frame(kind, name))
@@ -177,8 +323,8 @@ class DeltaTables:
     def key(self, name: str) -> tuple[str, ...] | None:
         if not self._exists(CURRENT, name):
             return None
-        stored = self._snapshot(CURRENT, name).metadata().configuration().get(KEY_PROPERTY)
-        return tuple(json.loads(stored.get())) if stored.isDefined() else None
+        stored = self._properties(CURRENT, name).get(KEY_PROPERTY)
+        return None if stored is None else tuple(json.loads(stored))
 
     def reshape(self, name: str, followed: Followed) -> None:
         lease.check(self._path)
@@ -198,86 +344,99 @@ class DeltaTables:
         writer.format("delta").save(self._location(CURRENT, name))
 
     def merge_plain(
-        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+        self,
+        name: str,
+        start_lsn: int,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        rows: pa.Table | None = None,
     ) -> bool:
-        for _ in range(_ATTEMPTS):
-            try:
-                written = self._merge_directly(name, start_lsn, columns, key, batch)
-            except CommitFailedError as error:
-                # Another one was first, maintenance perhaps: then its files are the ones to merge
-                # into.
-                reason: object = error
-            except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
-                reason = error
-                break
-            except BaseException as error:
-                # What a library in Rust does with a value that it did not think of: nothing is
-                # committed then.
-                if type(error).__name__ != "PanicException":
-                    raise
-                reason = error
-                break
-            else:
-                # Whatever goes wrong with this is not Spark's to mend.
+        def attempt() -> Callable[[], None]:
+            if not start_lsn:
+                return self._fill_directly(name, columns, key, batch, rows)
+            written = self._merge_directly(name, start_lsn, columns, key, batch, rows)
+
+            def make_durable() -> None:
                 for table, version, files in written:
                     sync_commit(table, version, files)
-                return True
-        _log.debug("%s is merged by Spark: %s", name, reason)
-        return False
+
+            return make_durable
+
+        return self._directly(CURRENT, name, attempt)
+
+    def _fill_directly(
+        self,
+        name: str,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        changes: pa.Table | None,
+    ) -> Callable[[], None]:
+        """Make a current table of all changes that there are; returns and raises as
+        :meth:`_append_directly`.
+        """
+        if changes is None:
+            raise NotDirect("the changes are not at hand")
+        last = last_changes(changes_from(changes, 0), columns, key)
+        rows = last.rows.filter(last.is_set)
+        failpoint("lake.before_merge")
+        properties = {KEY_PROPERTY: json.dumps(key)}
+        if self._exists(CURRENT, name):
+            # Made by a run that ended before its first commit.
+            check_same_key(name, self.key(name) or MULTISET, key)
+        schema = spark_schema(columns)
+        return self._append_directly(CURRENT, name, schema, properties, rows, batch)
 
     def _merge_directly(
-        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+        self,
+        name: str,
+        start_lsn: int,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        at_hand: pa.Table | None = None,
     ) -> list[tuple[LakePath, int, set[LakePath]]]:
         """Merge as :mod:`spillway.lake.tables.delta.merge` does.
 
         Returns what is not durable yet, of the history that the batch is read from as well: tables,
-        from which version of theirs on, and their files.
+        from which version of theirs on, and their files. Changes *at_hand* are durable there.
 
         Raises:
             NotDirect: it isn't for that.
             CommitFailedError: another commit was first.
         """
-        current = open_table(self._path / CURRENT / name)
-        history = open_table(self._path / HISTORY / name, to_write=False)
+        current = self._tables.table(self._path / CURRENT / name)
         fields = fields_of(current)
         made = partitions.made_with(fields)
         wanted = partitions.with_fields(spark_schema(columns), made)
-        if _described(fields) != _described(wanted.jsonValue()["fields"]):
+        if not appends.has_fields(current, wanted.jsonValue()["fields"]):
             raise NotDirect("the table's columns change")
         if current.metadata().configuration.get(KEY_PROPERTY) != json.dumps(key):
             raise NotDirect("the table's key changes")
         # delta-rs takes any transaction version, one that is there already too.
-        if (
-            history.transaction_version(self._application) != batch.end_lsn
-            or current.transaction_version(self._application) != start_lsn
-        ):
-            raise NotDirect("the batch is not history's last commit")
+        if current.transaction_version(self._application) != start_lsn:
+            raise NotDirect("the current table is not as of the batch's start")
         before = files_of(current)
         check_files(before - self._checked.get(name, set()))
-        appended = files_of(history, f"_commit_lsn >= {start_lsn}")
-        changes = last_changes(read_changes(appended, start_lsn, columns), columns, key)
+        written: list[tuple[LakePath, int, set[LakePath]]] = []
+        if at_hand is None:
+            history = open_table(self._path / HISTORY / name, to_write=False)
+            if history.transaction_version(self._application) != batch.end_lsn:
+                raise NotDirect("the batch is not history's last commit")
+            appended = files_of(history, f"_commit_lsn >= {start_lsn}")
+            at_hand = read_changes(appended, start_lsn, columns)
+            written.append((self._path / HISTORY / name, history.version(), appended))
+        changes = last_changes(changes_from(at_hand, start_lsn), columns, key)
         changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
         failpoint("lake.before_merge")
         lease.check(self._path)
         version = current.version() + 1
-        merge(
-            current,
-            changes,
-            key,
-            CommitProperties(
-                custom_metadata={"userMetadata": _user_metadata(batch)},
-                app_transactions=[Transaction(self._application, batch.end_lsn)],
-                # What it does when it is not first is its own idea of a conflict: ours is to begin
-                # anew.
-                max_commit_retries=0,
-            ),
-        )
+        merge(current, changes, key, self._commit_of(batch))
+        self._tables.committed(self._path / CURRENT / name, current, self._application)
         self._compact(name, current, columns)
         self._checked[name] = after = files_of(current)
-        return [
-            (self._path / HISTORY / name, history.version(), appended),
-            (self._path / CURRENT / name, version, after - before),
-        ]
+        return [*written, (self._path / CURRENT / name, version, after - before)]
 
     def _compact(self, name: str, current: DeltaTable, columns: pa.Schema) -> None:
         try:
@@ -334,11 +493,7 @@ class DeltaTables:
     def _create(self, kind: str, name: str, schema: StructType, properties: dict[str, str]) -> None:
         lease.check(self._path)
         table = f"delta.{quoted(self._location(kind, name))}"
-        asked = layout.load(self._path)
-        if kind == CURRENT:
-            asked.check(name, to_arrow_schema(schema, timezone="UTC"))
-        made = asked.partitions(kind, name)
-        schema = partitions.with_fields(schema, made)
+        schema, made = self._as_asked(kind, name, schema)
         writer = self._spark.createDataFrame([], schema).writeTo(table).using("delta")
         if made:
             writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
@@ -409,7 +564,12 @@ class DeltaTables:
         return spark_address(self._path / kind / name)
 
     def _exists(self, kind: str, name: str) -> bool:
-        return (self._path / kind / name / "_delta_log").is_dir()
+        log = self._path / kind / name / "_delta_log"
+        if not log.is_dir() or isinstance(log, ObjectPath):
+            return log.is_dir()
+        # Who makes a table makes its directory first, and may be killed before the commit.
+        known = ("00000000000000000000.json", "_last_checkpoint")
+        return any((log / each).exists() for each in known) or any(log.glob("*.json"))
 
     def _frame(self, kind: str, name: str) -> DataFrame:
         return self._spark.read.format("delta").load(self._location(kind, name))
@@ -423,13 +583,6 @@ class DeltaTables:
             self._location(kind, name),
         )
         return log.update(*(getattr(log, f"update$default${position}")() for position in (1, 2, 3)))
-
-
-def _described(fields: Iterable[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Return what of two schemas' fields must agree: types, attribute numbers and partitions by
-    name.
-    """
-    return {f["name"]: (f["type"], f.get("metadata") or {}) for f in fields}
 
 
 def _retyped(stored: StructType, wanted: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:

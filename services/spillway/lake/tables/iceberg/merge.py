@@ -30,7 +30,7 @@ from pyiceberg.table import FileScanTask
 
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.files import DataFileWriter, Written
-from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
+from spillway.lake.tables.plain_changes import NotDirect, last_changes
 from spillway.storage.place import stored_path
 
 if TYPE_CHECKING:
@@ -51,20 +51,15 @@ _FILE_BYTES_MAX: Final = 256 << 20
 
 
 def merge(
-    current: Table,
-    changes: list[DataFile],
-    start_lsn: int,
-    columns: pa.Schema,
-    key: tuple[str, ...],
+    current: Table, changes: pa.Table, columns: pa.Schema, key: tuple[str, ...]
 ) -> tuple[list[DataFile], list[Written]]:
-    """Write what *current* becomes by history's files *changes*; return the files that go and those
-    that come.
+    """Write what *current* becomes by history's *changes*, in order; return the files that go and
+    those that come.
 
     Raises:
         NotDirect: this is not for one process.
     """
-    history = [stored_path(file.file_path) for file in changes]
-    last = last_changes(read_changes(history, start_lsn, columns), columns, key)
+    last = last_changes(changes, columns, key)
     schema = current.schema()
     files = snapshots.data_files(current, current.current_snapshot())
     keys = last.rows.select(list(key)).cast(_keys_schema(schema, key))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from spillway.errors import LakeTableConflict
@@ -39,10 +39,15 @@ from spillway.lake.shape.net_effect import NetEffect, copies_field, own, quoted
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import LakeCatalog, typed
-from spillway.lake.tables.iceberg.files import Written, data_file, write_rows
+from spillway.lake.tables.iceberg.files import DataFileWriter, Written, data_file, write_rows
 from spillway.lake.tables.iceberg.merge import merge
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
-from spillway.lake.tables.plain_changes import NotDirect
+from spillway.lake.tables.plain_changes import (
+    NotDirect,
+    changes_from,
+    last_changes,
+    read_changes,
+)
 from spillway.storage.place import spark_address, stored_path
 
 if TYPE_CHECKING:
@@ -131,6 +136,22 @@ class IcebergTables:
         table = self._with_columns(kind, name, rows.schema)
         written = self._written(table, rows)
         self._append(kind, name, written, batch)
+
+    def append_plain(self, name: str, rows: pa.Table, batch: Batch, kind: str = HISTORY) -> bool:
+        schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+        table = self._with_columns(kind, name, schema)
+        self._append(kind, name, self._written_here(table, rows), batch)
+        return True
+
+    def _written_here(self, table: Table, rows: pa.Table) -> list[Written]:
+        """Write *rows* by this process; columns of the table's that they lack are null to
+        readers.
+        """
+        fields = types.file_schema(table.schema())
+        present = pa.schema([field for field in fields if field.name in rows.column_names])
+        writer = DataFileWriter(data_directory(table), present)
+        writer.write(rows.select(present.names))
+        return writer.close()
 
     @contextmanager
     def transaction(self, table: Table) -> Iterator[Transaction]:
@@ -245,12 +266,21 @@ class IcebergTables:
                 snapshots.Replacing(transaction, table, said, gone, added).commit()
 
     def merge_plain(
-        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+        self,
+        name: str,
+        start_lsn: int,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        rows: pa.Table | None = None,
     ) -> bool:
         with typed(f"{CURRENT} of {name}"):
             for _ in range(_ATTEMPTS):
                 try:
-                    self._merge_directly(name, start_lsn, columns, key, batch)
+                    if start_lsn:
+                        self._merge_directly(name, start_lsn, columns, key, batch, rows)
+                    else:
+                        self._fill_directly(name, columns, key, batch, rows)
                 except CommitFailedException as error:
                     reason: object = error
                 except (NotDirect, pa.ArrowException) as error:
@@ -261,12 +291,42 @@ class IcebergTables:
         _log.debug("%s is merged by Spark: %s", name, reason)
         return False
 
+    def _fill_directly(
+        self,
+        name: str,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        changes: pa.Table | None,
+    ) -> None:
+        """Make a current table of all changes that there are."""
+        if changes is None:
+            raise NotDirect("the changes are not at hand")
+        last = last_changes(changes_from(changes, 0), columns, key)
+        failpoint("lake.before_merge")
+        schema = spark_schema(columns)
+        table = self._catalog.load(CURRENT, name)
+        if table is None:
+            table = self._create(CURRENT, name, schema, {KEY: json.dumps(key)})
+        else:
+            # Made by a run that ended before its first commit.
+            check_same_key(name, _key(table), key)
+            if _columns(types.spark_schema(table.schema(), notes_of(table))) != _columns(schema):
+                raise NotDirect("the table's columns change")
+        written = self._written_here(table, last.rows.filter(last.is_set))
+        self._append(CURRENT, name, written, batch)
+
     def _merge_directly(
-        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+        self,
+        name: str,
+        start_lsn: int,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        at_hand: pa.Table | None,
     ) -> None:
         current = self._catalog.load(CURRENT, name)
-        history = self._catalog.load(HISTORY, name)
-        if current is None or history is None:
+        if current is None:
             raise NotDirect("a table is not there")
         if _columns(types.spark_schema(current.schema(), notes_of(current))) != _columns(
             spark_schema(columns)
@@ -274,16 +334,26 @@ class IcebergTables:
             raise NotDirect("the table's columns change")
         if _key(current) != key:
             raise NotDirect("the table's key changes")
-        if (
-            snapshots.durable_lsn(history.metadata, self.slot_name) != batch.end_lsn
-            or snapshots.durable_lsn(current.metadata, self.slot_name) != start_lsn
-        ):
+        if snapshots.durable_lsn(current.metadata, self.slot_name) != start_lsn:
+            raise NotDirect("the current table is not as of the batch's start")
+        if at_hand is None:
+            at_hand = self._read_changes(name, start_lsn, columns, batch)
+        gone, written = merge(current, changes_from(at_hand, start_lsn), columns, key)
+        self.replace(current, gone, written, snapshots.mark(batch), kept(batch))
+
+    def _read_changes(
+        self, name: str, start_lsn: int, columns: pa.Schema, batch: Batch
+    ) -> pa.Table:
+        """Read a batch's changes from history, whose last commit it is."""
+        history = self._catalog.load(HISTORY, name)
+        if history is None:
+            raise NotDirect("a table is not there")
+        if snapshots.durable_lsn(history.metadata, self.slot_name) != batch.end_lsn:
             raise NotDirect("the batch is not history's last commit")
         changes = snapshots.added_after(history, self.slot_name, start_lsn)
         if changes is None:
             raise NotDirect("history was written anew")
-        gone, written = merge(current, changes, start_lsn, columns, key)
-        self.replace(current, gone, written, snapshots.mark(batch), kept(batch))
+        return read_changes([stored_path(file.file_path) for file in changes], start_lsn, columns)
 
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
@@ -471,4 +541,5 @@ def kept(batch: Batch) -> dict[str, str]:
 
 def _columns(schema: StructType) -> dict[str, tuple[object, object]]:
     """Return what of a schema must agree: the columns' types and attribute numbers by name."""
-    return {field.name: (field.dataType.jsonValue(), types.attnum(field)) for field in schema}
+    # Fields of structs have ids in one of them and not in the other.
+    return {field.name: (field.dataType.simpleString(), types.attnum(field)) for field in schema}

@@ -25,8 +25,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -45,7 +47,7 @@ from spillway.storage.durable_files import put_in_place, sync_files_in
 from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     import pyarrow as pa
@@ -162,6 +164,14 @@ class ParquetTables:
         if self.durable_lsn(kind, name) < batch.end_lsn:
             self._write(rows, table, f"{_BATCH}{batch.end_lsn:020d}")
 
+    def append_plain(self, name: str, rows: pa.Table, batch: Batch, kind: str = HISTORY) -> bool:
+        table = self._path / kind / name
+        table.mkdir(parents=True, exist_ok=True)
+        self._widen(name, rows.schema, kind=kind)
+        if self.durable_lsn(kind, name) < batch.end_lsn:
+            self._place(table, f"{_BATCH}{batch.end_lsn:020d}", partial(_write_here, rows))
+        return True
+
     def _widen(self, name: str, incoming: pa.Schema, begins: int = 0, kind: str = HISTORY) -> None:
         """Make history's schema have *incoming*'s columns, before their rows: a column that no file
         has reads as null.
@@ -256,6 +266,10 @@ class ParquetTables:
 
     def _write(self, rows: DataFrame, table: Path, name: str) -> None:
         """Write *rows* as the directory *name*, which appears whole or not at all."""
+        self._place(table, name, lambda directory: rows.write.parquet(str(directory)))
+
+    def _place(self, table: Path, name: str, write: Callable[[Path], None]) -> None:
+        """Have *write* make a directory, which becomes *name* in one step."""
         # A copy that was renamed but not pointed to is left by a crash, and is written again.
         for leftover in (table / f".{name}", table / name):
             if (leftover / LOAD_MARK).exists():
@@ -266,7 +280,7 @@ class ParquetTables:
                 )
             if leftover.exists():
                 shutil.rmtree(leftover)
-        rows.write.parquet(str(table / f".{name}"))
+        write(table / f".{name}")
         sync_files_in(table / f".{name}")
         put_in_place(table / f".{name}", table / name)
 
@@ -280,6 +294,11 @@ class ParquetTables:
             return None
         description: dict[str, Any] = json.loads(path.read_text())
         return description
+
+
+def _write_here(rows: pa.Table, directory: Path) -> None:
+    directory.mkdir()
+    pq.write_table(rows, directory / "part-0.parquet", store_schema=False)
 
 
 def _spark_schema(description: dict[str, Any]) -> StructType:

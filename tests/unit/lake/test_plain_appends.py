@@ -1,0 +1,288 @@
+"""Rows that the driver has, committed without Spark: in all formats, and what a process remembers
+of the Delta tables that it has open.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from spillway.errors import LakeTableConflict
+from spillway.lake.shape.kinds import CURRENT, HISTORY
+from spillway.lake.shape.payload import CHANGE_COLUMNS
+from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.delta import appends
+from spillway.lake.tables.delta.tables import DeltaTables
+from spillway.lake.tables.iceberg import snapshots
+from spillway.lake.tables.iceberg.tables import IcebergTables
+from spillway.lake.tables.parquet.tables import ParquetTables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: A type of each kind that the lake has, and two values.
+_VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "small": (pa.int16(), -5, 7),
+    "real": (pa.float32(), 1.5, -2.25),
+    "flag": (pa.bool_(), True, False),
+    "text": (pa.string(), "é" * 50, ""),
+    "bytes": (pa.binary(), b"\x00\xff", b""),
+    "day": (pa.date32(), date(1, 1, 1), date(2026, 2, 3)),
+    "at": (pa.timestamp("us", tz="UTC"), datetime(1500, 3, 1, tzinfo=UTC), None),
+    "there": (pa.timestamp("us"), datetime(2026, 3, 1, 1, 2, 3, 4), None),  # noqa: DTZ001 - without a zone
+    "money": (pa.decimal128(12, 2), Decimal("-1.23"), Decimal("99999.00")),
+    "digits": (pa.decimal128(38, 10), Decimal("1234567890123456789012345678.0123456789"), None),
+    "tags": (pa.list_(pa.field("element", pa.string())), ["a", None], []),
+    "pair": (pa.struct([("x", pa.int32()), ("y", pa.string())]), {"x": 1, "y": None}, None),
+}
+COLUMNS = pa.schema([("id", pa.int64()), *((name, v[0]) for name, v in _VALUES.items())])
+OLD = pa.field("_old_key", pa.struct([("id", pa.int64())]))
+NAME = "public.t"
+
+
+def row(id_: int, which: int) -> dict[str, Any]:
+    return {"id": id_} | {name: v[1 + which] for name, v in _VALUES.items()}
+
+
+def changes(
+    commit_lsn: int, *rows: tuple[str, dict[str, Any]], columns: pa.Schema = COLUMNS
+) -> pa.Table:
+    made = []
+    for seq, (op, values) in enumerate(rows):
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        made.append(
+            {"_op": op, "_lsn": 1, "_commit_lsn": commit_lsn, "_commit_end_lsn": commit_lsn + 8}
+            | {"_xid": 700, "_seq": seq, "_commit_time": at}
+            | ({"_old_key": values} if op == "D" else values)
+        )
+    return pa.Table.from_pylist(made, schema=pa.schema([*CHANGE_COLUMNS, OLD, *columns]))
+
+
+def batch(start: int, end: int) -> Batch:
+    return Batch("shop", start, end, 0)
+
+
+def delta(path: Path) -> DeltaTables:
+    return DeltaTables(None, path, "shop")  # type: ignore[arg-type] # Spark is not asked
+
+
+def iceberg(path: Path) -> IcebergTables:
+    session: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
+    return IcebergTables(session, path, "shop")
+
+
+def rows_of(table: DeltaTable) -> list[dict[str, Any]]:
+    found: pa.Table = table.to_pyarrow_table()
+    return sorted(found.to_pylist(), key=lambda r: int(r.get("id") or r["_old_key"]["id"]))
+
+
+def fill(tables: Any, start: int, end: int, rows: pa.Table, columns: pa.Schema = COLUMNS) -> None:
+    """Do what a batch does."""
+    assert tables.append_plain(NAME, rows, batch(start, end))
+    begun = tables.durable_lsn(CURRENT, NAME)
+    assert tables.merge_plain(NAME, begun, columns, ("id",), batch(start, end), rows)
+    assert tables.durable_lsn(HISTORY, NAME) == tables.durable_lsn(CURRENT, NAME) == end
+
+
+def three_batches(tables: Any) -> None:
+    fill(tables, 0, 100, changes(50, ("I", row(1, 0)), ("I", row(2, 0)), ("D", {"id": 9})))
+    fill(tables, 100, 200, changes(150, ("U", row(1, 1)), ("D", {"id": 2}), ("I", row(3, 0))))
+    # What came and went is a commit all the same.
+    fill(tables, 200, 300, changes(250, ("I", row(4, 0)), ("D", {"id": 4})))
+
+
+def test_delta(tmp_path: Path) -> None:
+    tables = delta(tmp_path)
+    three_batches(tables)
+    # A batch that comes again is in the tables.
+    again = changes(250, ("I", row(4, 0)), ("D", {"id": 4}))
+    assert tables.append_plain(NAME, again, batch(200, 300))
+
+    # Another process sees the same.
+    other = delta(tmp_path)
+    assert other.durable_lsn(HISTORY, NAME) == other.durable_lsn(CURRENT, NAME) == 300
+    assert other.key(NAME) == ("id",)
+    schema = other.schema(CURRENT, NAME)
+    assert schema is not None
+    assert schema.names == COLUMNS.names
+    history = DeltaTable(tmp_path / HISTORY / NAME)
+    assert [r["_op"] for r in rows_of(history)].count("D") == 3
+    assert len(rows_of(history)) == 8
+    current = DeltaTable(tmp_path / CURRENT / NAME)
+    assert rows_of(current) == [row(1, 1), row(3, 0)]
+    assert history.metadata().configuration == {"spillway.slot": "shop"}
+    said = json.loads(history.history(1)[0]["userMetadata"])["spillway"]
+    assert said["end_lsn"] == "0/12C"
+
+
+def test_iceberg(tmp_path: Path) -> None:
+    tables = iceberg(tmp_path)
+    three_batches(tables)
+    assert tables.append_plain(NAME, changes(250, ("I", row(4, 0))), batch(200, 300))
+    history = tables.existing(HISTORY, NAME)
+    assert len(history.scan().to_arrow()) == 8
+    found = tables.existing(CURRENT, NAME).scan().to_arrow().sort_by("id")
+    # Large types are the library's choice.
+    assert found.cast(COLUMNS).to_pylist() == [row(1, 1), row(3, 0)]
+    assert snapshots.durable_lsn(history.metadata, "shop") == 300
+
+
+def test_parquet(tmp_path: Path) -> None:
+    tables = ParquetTables(None, tmp_path, "shop")  # type: ignore[arg-type] # Spark is not asked
+    rows = changes(50, ("I", row(1, 0)), ("D", {"id": 2}))
+    for _ in range(2):
+        assert tables.append_plain(NAME, rows, batch(0, 100))
+    assert tables.durable_lsn(HISTORY, NAME) == 100
+    (file,) = (tmp_path / HISTORY / NAME).glob("end_lsn=*/*.parquet")
+    assert pq.read_table(file).cast(rows.schema).equals(rows)
+    # Its current tables are written whole, which is Spark's.
+    assert not tables.merge_plain(NAME, 0, COLUMNS, ("id",), batch(0, 100), rows)
+
+
+def test_what_delta_leaves_to_spark(tmp_path: Path) -> None:
+    tables = delta(tmp_path)
+    fill(tables, 0, 100, changes(50, ("I", row(1, 0))))
+    wider = pa.schema([*COLUMNS, ("more", pa.string())])
+    rows = changes(150, ("I", row(2, 0)), columns=wider)
+    assert not tables.append_plain(NAME, rows, batch(100, 200))
+    assert tables.durable_lsn(HISTORY, NAME) == 100
+    odd = pa.schema([("id", pa.int64()), ("a b", pa.string())])
+    rows = changes(150, ("I", {"id": 1, "a b": "c"}), columns=odd)
+    assert not tables.append_plain("public.odd", rows, batch(100, 200))
+    assert not (tmp_path / HISTORY / "public.odd").exists()
+    # Changes of history that nobody has at hand make no table.
+    assert not tables.merge_plain("public.other", 0, COLUMNS, ("id",), batch(0, 100))
+
+
+def test_a_table_of_another_slot(tmp_path: Path) -> None:
+    fill(delta(tmp_path), 0, 100, changes(50, ("I", row(1, 0))))
+    other = DeltaTables(None, tmp_path, "other")  # type: ignore[arg-type] # Spark is not asked
+    with pytest.raises(LakeTableConflict, match="was not made for slot other"):
+        other.durable_lsn(HISTORY, NAME)
+
+
+def test_another_one_commits_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = delta(tmp_path)
+    fill(tables, 0, 100, changes(50, ("I", row(1, 0))))
+    # Maintenance, which says nothing of an LSN.
+    DeltaTable(tmp_path / CURRENT / NAME).delete("id = 99 or id = 1")
+    assert tables.durable_lsn(CURRENT, NAME) == 100
+    fill(tables, 100, 200, changes(150, ("I", row(2, 0))))
+    assert rows_of(DeltaTable(tmp_path / CURRENT / NAME)) == [row(2, 0)]
+
+    # Just before ours: it is begun anew.
+    times = 0
+
+    def late(table: DeltaTable, *args: Any, **given: Any) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            DeltaTable(tmp_path / HISTORY / NAME).optimize.compact()
+        write_deltalake(table, *args, **given)
+
+    monkeypatch.setattr(appends, "write_deltalake", late)
+    fill(tables, 200, 300, changes(250, ("I", row(3, 0))))
+    assert len(rows_of(DeltaTable(tmp_path / HISTORY / NAME))) == 3
+
+
+def test_commits_that_are_never_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = delta(tmp_path)
+    fill(tables, 0, 100, changes(50, ("I", row(1, 0))))
+
+    def refused(*_: object, **__: object) -> None:
+        raise CommitFailedError("another one")
+
+    monkeypatch.setattr(appends, "write_deltalake", refused)
+    assert not tables.append_plain(NAME, changes(150, ("I", row(2, 0))), batch(100, 200))
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+def test_a_table_that_is_made_anew_while_it_is_open(tmp_path: Path, commits: int) -> None:
+    """The log of a table that was moved away goes on nowhere: neither behind the new one's, nor in
+    its place.
+    """
+    tables = delta(tmp_path)
+    for n in range(2):
+        fill(tables, 100 * n, 100 * (n + 1), changes(100 * n + 50, ("I", row(n, 0))))
+    for kind in (HISTORY, CURRENT):
+        shutil.move(tmp_path / kind / NAME, tmp_path / f"{kind}-away")
+    assert tables.durable_lsn(HISTORY, NAME) == 0
+    other = delta(tmp_path)
+    for n in range(2, 2 + commits):
+        fill(other, 100 * n, 100 * (n + 1), changes(100 * n + 50, ("I", row(n, 0))))
+    end = 100 * (2 + commits)
+    assert tables.durable_lsn(HISTORY, NAME) == end
+    fill(tables, end, end + 100, changes(end + 50, ("I", row(50, 0))))
+    current = DeltaTable(tmp_path / CURRENT / NAME)
+    assert [r["id"] for r in rows_of(current)] == [*range(2, 2 + commits), 50]
+    assert current.version() == commits + 1
+
+
+def test_killed_while_a_table_is_made(tmp_path: Path) -> None:
+    tables = delta(tmp_path)
+    # The directory alone, and a table without a commit of ours.
+    (tmp_path / HISTORY / NAME / "_delta_log").mkdir(parents=True)
+    assert tables.durable_lsn(HISTORY, NAME) == 0
+    assert tables.schema(HISTORY, NAME) is None
+    assert delta(tmp_path).append_plain(NAME, changes(50, ("I", row(1, 0))), batch(0, 100))
+    current = tmp_path / CURRENT / NAME
+    DeltaTable.create(
+        current,
+        COLUMNS,
+        configuration={"spillway.slot": "shop", "spillway.key": '["id"]'},
+        raise_if_key_not_exists=False,
+    )
+    tables = delta(tmp_path)
+    rows = changes(50, ("I", row(1, 0)))
+    assert tables.merge_plain(NAME, 0, COLUMNS, ("id",), batch(0, 100), rows)
+    assert rows_of(DeltaTable(current)) == [row(1, 0)]
+
+
+def test_what_is_committed_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = delta(tmp_path)
+    files: set[Path] = set()
+    folders: set[Path] = set()
+    monkeypatch.setattr(appends, "sync_file", files.add)
+    monkeypatch.setattr(appends, "sync_directory", folders.add)
+    for n in range(102):
+        rows = changes(100 * n + 50, ("I", row(n, 0)))
+        assert tables.append_plain(NAME, rows, batch(100 * n, 100 * (n + 1)))
+    table = tmp_path / HISTORY / NAME
+    written = {path for path in table.rglob("*") if path.is_file()}
+    assert any(path.name.endswith(".checkpoint.parquet") for path in written)
+    assert files == written
+    assert folders == {tmp_path, tmp_path / HISTORY, table, table / "_delta_log"}
+
+
+def test_bounds_of_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appends, "_TABLES_MAX", 2)
+    tables = delta(tmp_path)
+    names = [f"public.t{n}" for n in range(4)]
+
+    def lsns() -> Sequence[int]:
+        return [tables.durable_lsn(HISTORY, name) for name in names]
+
+    for end in (100, 200):
+        for name in names:
+            rows = changes(end - 50, ("I", row(1, 0)))
+            assert tables.append_plain(name, rows, batch(end - 100, end))
+        assert lsns() == [end] * 4
+    held = tables._tables
+    assert len(held._open) == 2
+    assert set(held._tips) <= set(held._open)
+    monkeypatch.setattr(appends, "_TABLES_MAX", 100)
+    monkeypatch.setattr(appends, "_FILES_MAX", 5)
+    for name in names:
+        assert tables.append_plain(name, changes(250, ("I", row(1, 0))), batch(200, 300))
+    assert held._files == sum(each.files for each in held._open.values()) <= 5
