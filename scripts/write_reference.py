@@ -21,7 +21,7 @@ import typer
 from spillway import errors
 from spillway.apply.commands.app import app as apply_app
 from spillway.cli.program import app
-from spillway.declarations.lake_options import BY_TABLE, LAKE_OPTIONS, NUMBERS, LakeOption
+from spillway.declarations.lake_options import LAKE_OPTIONS, NUMBERS, SEVERAL, LakeOption
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.declarations.slot_columns import SLOT_COLUMNS, SlotColumn
 from spillway.lake.commands.app import app as lake_app
@@ -46,7 +46,7 @@ PROVIDER_TYPES = {
 PROVIDER_OPTION_TYPES = {
     "text": "string", "choice": "string", "time": "string", "size": "string", "number": "number",
     "whole number": "number", "columns": "map of list of string",
-    "partitions": "map of list of string",
+    "partitions": "map of list of string", "settings": "map of string",
 }  # fmt: skip
 PROVIDER_POSTGRES_TYPES = {
     "choice": "string", "flag": "bool", "whole number": "number", "texts": "map of string",
@@ -286,7 +286,7 @@ def _value(option: LakeOption) -> str:
     if option.kind in NUMBERS:
         most = " or more" if option.most is None else f" to {option.most:g}"
         return f"a {option.kind}, {option.least:g}{most}"
-    what = "object" if option.kind in BY_TABLE else f"a {option.kind}"
+    what = "object" if option.kind in SEVERAL else f"a {option.kind}"
     return f"{what}: `{json.dumps(option.example)}`"
 
 

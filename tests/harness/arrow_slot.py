@@ -14,12 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from spillway.consumer.slot import SlotPosition
 from spillway.errors import LsnNotRetained, UnknownSlot
+from spillway.pg.lsn import Lsn
+from spillway.plugins.refused_values import METADATA_KEY
 
 CLIENT = "harness.arrow_slot:open_client"
 
@@ -126,6 +129,12 @@ class Change:
     new: Row = field(default_factory=dict)
     old: Row | None = None
     unchanged: Sequence[str] = ()
+    #: columns that are null because the plugin has no form for their values, and these
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def refusing(change: Change, **refused: str) -> Change:
+    return replace(change, refused=refused)
 
 
 def insert(table: Table, **new: Any) -> Change:
@@ -189,11 +198,20 @@ class ArrowSlot:
             self._lsn += 64
         commit_lsn, end_lsn = self._lsn, self._lsn + 48
         self._lsn = end_lsn
-        runs: list[tuple[pa.Schema, list[dict[str, Any]]]] = []
+        runs: list[tuple[pa.Schema, list[dict[str, Any]], list[dict[str, Any]]]] = []
         for seq, (change, lsn) in enumerate(zip(changes, lsns, strict=True)):
             schema = change.table.arrow_schema()
             if not runs or not runs[-1][0].equals(schema, check_metadata=True):
-                runs.append((schema, []))
+                runs.append((schema, [], []))
+            rows, refused = runs[-1][1:]
+            refused += [
+                {
+                    "column": column, "row": len(rows), "lsn": str(Lsn(lsn)),
+                    "commit_lsn": str(Lsn(commit_lsn)), "value": value,
+                    "reason": f"{value} is none in Arrow", "hint": "Set the slot's option.",
+                }
+                for column, value in change.refused.items()
+            ]  # fmt: skip
             row = {
                 "_op": change.op,
                 "_lsn": lsn,
@@ -207,8 +225,11 @@ class ArrowSlot:
             }
             if change.table.identity_columns:
                 row["_old_key"] = change.old
-            runs[-1][1].append(row)
-        bodies = [_stream(pa.RecordBatch.from_pylist(rows, schema=schema)) for schema, rows in runs]
+            rows.append(row)
+        bodies = [
+            _stream(pa.RecordBatch.from_pylist(rows, schema=_marked(schema, refused)))
+            for schema, rows, refused in runs
+        ]
         self.add(commit_lsn, end_lsn, bodies)
         return end_lsn
 
@@ -223,6 +244,14 @@ class ArrowSlot:
         beside = self.directory / f"slot.json.{os.getpid()}"
         beside.write_text(json.dumps(state))
         beside.replace(self.directory / "slot.json")
+
+
+def _marked(schema: pa.Schema, refused: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """Return the schema of a message with refused values."""
+    if not refused:
+        return schema
+    told = json.dumps({"count": len(refused), "values": refused})
+    return schema.with_metadata({**schema.metadata, METADATA_KEY: told})
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -245,7 +274,14 @@ class DirectoryClient:
             raise UnknownSlot(f"slot {slot_name} does not exist", slot=slot_name)
         return SlotPosition(**state)
 
-    def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:
+    def read(
+        self,
+        slot_name: str,
+        start_lsn: int,
+        upto_lsn: int,
+        *,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[bytes]:
         position = self.position(slot_name)
         if upto_lsn > position.decoded_lsn:
             raise LsnNotRetained("not decoded yet")

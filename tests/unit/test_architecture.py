@@ -107,7 +107,9 @@ KNOWS_ONLY = {
         "receiver.table_privileges",
         "receiver.conninfo",
     }
-    | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
+    | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"}
+    # how the plugin tells of values that it has no form for
+    | {"plugins.refused_values"},
     # What a consumer knows, and what checks of a source and of a connection are worth for a target,
     # too.
     "apply": GROUND

@@ -105,6 +105,14 @@ class Form:
             for table, columns in lines.items()
         }
 
+    def settings(self, name: str, what: str) -> dict[str, str]:
+        """Read lines of ``name = value``.
+
+        Raises:
+            InvalidRequest: a line is none.
+        """
+        return self._lines(name, what, "Write one setting a line: name = value.")
+
     def _lines(self, name: str, what: str, hint: str) -> dict[str, str]:
         found = {}
         for number, line in enumerate(self.text(name).splitlines(), 1):

@@ -23,7 +23,7 @@ from spillway.admin.conflict_view import conflict_view, remedy_of
 from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
-from spillway.declarations.lake_options import BY_TABLE, form_options, job_options
+from spillway.declarations.lake_options import SEVERAL, form_options, job_options
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSubscription
 from spillway.subscriber.model import SubscriptionSpec
@@ -87,7 +87,7 @@ class SubscriptionPages(PageGroup):
             live=f"/ui/live/subscriptions/{name}",
             note=request.query_params.get("note", ""),
             job=_job_of(one.target),
-            lake_options=_options_by_table(str(one.target.get("format", ""))),
+            lake_options=_options_with_lines(str(one.target.get("format", ""))),
             postgres=_postgres_lines(one.target),
             listed=await self._listed(request, one),
             **await self._values(one),
@@ -350,7 +350,7 @@ def _new_lake(form: Form) -> dict[str, Any]:
     more: dict[str, Any] = {
         option.name: form.text(option.name)
         for option in form_options()
-        if option.format in ("", format_) and option.kind not in BY_TABLE
+        if option.format in ("", format_) and option.kind not in SEVERAL
     }
     return _lake(form, format_, more | form.job_options("job"))
 
@@ -359,17 +359,20 @@ def _lake(form: Form, format_: str, more: dict[str, Any]) -> dict[str, Any]:
     own = {"kind": "lake", "format": format_, "path": form.text("path")}
     # First, as they are shown, and whatever the lines of the job say.
     target: dict[str, Any] = {**own, **more, **own}
-    for option in _options_by_table(format_):
-        target[option.name] = form.columns_by_table(option.name, _lines_of(option))
+    for option in _options_with_lines(format_):
+        if option.kind == "settings":
+            target[option.name] = form.settings(option.name, _lines_of(option))
+        else:
+            target[option.name] = form.columns_by_table(option.name, _lines_of(option))
     return {name: value for name, value in target.items() if value not in ("", {})}
 
 
-def _options_by_table(format_: str) -> list[LakeOption]:
-    """Return what a lake of that format has a line a table for."""
+def _options_with_lines(format_: str) -> list[LakeOption]:
+    """Return what a lake of that format has a line each for: of a table, or of a setting."""
     return [
         option
         for option in form_options()
-        if option.kind in BY_TABLE and option.format in ("", format_)
+        if option.kind in SEVERAL and option.format in ("", format_)
     ]
 
 
@@ -381,5 +384,5 @@ def _lines_of(option: LakeOption) -> str:
 def _job_of(target: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a lake that have a line each in the form."""
     own_fields = {"kind", "format", "path"}
-    own_fields |= {option.name for option in form_options() if option.kind in BY_TABLE}
+    own_fields |= {option.name for option in form_options() if option.kind in SEVERAL}
     return {name: value for name, value in target.items() if name not in own_fields}

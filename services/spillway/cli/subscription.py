@@ -15,11 +15,12 @@ from spillway.cli.connection import call
 from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import shows
+from spillway.declarations import spark_settings
 from spillway.declarations.command_line import takes
 from spillway.declarations.lake_options import (
-    BY_TABLE,
     LAKE_OPTIONS,
     NUMBERS,
+    SEVERAL,
     form_options,
     job_options,
     lake_option,
@@ -70,8 +71,8 @@ class SubscriptionState(StrEnum):
 JOB_OPTIONS: Final = tuple(sorted(option.name for option in job_options()))
 #: Those that are numbers in the contract: all else is text, also where it looks like one.
 _NUMBERS: Final = frozenset(option.name for option in LAKE_OPTIONS if option.kind in NUMBERS)
-#: Those that are said of tables; what is said of one of them can be said anew.
-_BY_TABLE: Final = tuple(option for option in form_options() if option.kind in BY_TABLE)
+#: Those that are said of tables, or by name; what is said of one of them can be said anew.
+_SEVERAL: Final = tuple(option for option in form_options() if option.kind in SEVERAL)
 #: Fields of the lake that have options of their own.
 _OWN_OPTION: Final = {
     "path": "--path",
@@ -294,7 +295,7 @@ def show(name: Name) -> Answer:
 
 @app.command()
 @shows(short=False)
-@takes(_BY_TABLE, before="job_option", with_defaults=False)
+@takes(_SEVERAL, before="job_option", with_defaults=False)
 def alter(
     name: Name,
     table: Tables = None,
@@ -532,9 +533,11 @@ def _of_lake(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in given.items():
         option = lake_option(name)
-        if option.kind in BY_TABLE and value:
+        if option.kind == "settings" and value:
+            found[name] = spark_settings.given(value, option.option)
+        elif option.kind in SEVERAL and value:
             found[name] = _by_table(option.option, value)
-        elif option.kind not in BY_TABLE and value is not None:
+        elif option.kind not in SEVERAL and value is not None:
             found[name] = str(value) if isinstance(value, StrEnum) else value
     return found
 

@@ -5,6 +5,7 @@ confirming.
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from spillway.consumer.slot import ExportedSnapshot, SlotPosition
@@ -19,7 +20,7 @@ from spillway.stream.client import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from spillway.tls import ClientTls
 
@@ -50,7 +51,14 @@ class GrpcSlotClient:
             options=dict(slot.options),
         )
 
-    def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:
+    def read(
+        self,
+        slot_name: str,
+        start_lsn: int,
+        upto_lsn: int,
+        *,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[bytes]:
         # The slot's own position counts where it is later, and a range before it is empty.
         if upto_lsn <= max(start_lsn, self.position(slot_name).confirmed_flush_lsn):
             return
@@ -59,7 +67,7 @@ class GrpcSlotClient:
             slot_name,
             start_lsn=Lsn(start_lsn),
             upto_lsn=Lsn(upto_lsn),
-            options=_PLUGIN_OPTIONS,
+            options={**_PLUGIN_OPTIONS, **options},
             batch_bytes=_BATCH_BYTES,
             peek=True,
             token=self._token,

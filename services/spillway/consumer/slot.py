@@ -13,6 +13,7 @@ once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -65,13 +66,20 @@ class SlotClient(Protocol):
 
     def position(self, slot_name: str) -> SlotPosition: ...
 
-    def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:
+    def read(
+        self,
+        slot_name: str,
+        start_lsn: int,
+        upto_lsn: int,
+        *,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[bytes]:
         """Yield the payloads of the transactions whose commit record starts in [*start_lsn*,
         *upto_lsn*).
 
         Ends by itself, which needs *upto_lsn* ≤ ``decoded_lsn``. What the slot has confirmed is
         left out. The same range always gives the same rows in the same order; where it is cut into
-        messages may differ.
+        messages may differ. *options* are the plugin's, over the slot's own.
         """
         ...
 

@@ -28,6 +28,7 @@ _METAVARS: Final[dict[Kind, str]] = {
     "time": "TIME",
     "columns": "TABLE=COLUMN,…",
     "partitions": "TABLE=COLUMN,…",
+    "settings": "NAME=VALUE",
 }
 _TYPES: Final[dict[Kind, Any]] = {
     "text": str,
@@ -37,6 +38,7 @@ _TYPES: Final[dict[Kind, Any]] = {
     "time": timedelta,
     "columns": list[str],
     "partitions": list[str],
+    "settings": list[str],
 }
 
 

@@ -16,9 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 #: What a value is: a text that may stand on a command line; one of ``choices``; a number; a time as
-#: 12h; a size as 2g; texts by ``schema.table``, which are columns or what partitions are made of.
-Kind = Literal["text", "choice", "whole number", "number", "time", "size", "columns", "partitions"]
+#: 12h; a size as 2g; texts by ``schema.table``, which are columns or what partitions are made of;
+#: Spark's settings, texts by name.
+Kind = Literal[
+    "text", "choice", "whole number", "number", "time", "size", "columns", "partitions", "settings"
+]
 BY_TABLE: Final = frozenset({"columns", "partitions"})
+#: Those that have several lines on a form, and may be repeated on a command line.
+SEVERAL: Final = BY_TABLE | {"settings"}
 NUMBERS: Final = frozenset({"whole number", "number"})
 
 _FORMATS: Final = {"delta": "Delta", "iceberg": "Iceberg", "parquet": "Parquet"}
@@ -197,6 +202,17 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         fixed=True,
     ),
     LakeOption(
+        "column_names",
+        "choice",
+        "Names of columns: the source's, or letters, digits and underscores only, which every "
+        "reader takes and which need no column mapping. It stays as it was said last, else as the "
+        "slot's option of that name says.",
+        help="Names of columns: the source's, or letters, digits and underscores only. As it was "
+        "said last, else as the slot's option says.",
+        choices=("safe", "source"),
+        example="safe",
+    ),
+    LakeOption(
         "on_schema_change",
         "choice",
         "Where a table's columns change: follow, stop before, or set it aside.",
@@ -256,6 +272,22 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         help="Heap of Spark's JVM.",
         default="2g",
         example="2g",
+    ),
+    LakeOption(
+        "conf",
+        "settings",
+        "Further settings of Spark's, by name; those that the job sets itself, and secrets, are "
+        "refused.",
+        help="A further setting of Spark's; may be repeated. Those that the job sets itself are "
+        "refused.",
+        example={"spark.sql.shuffle.partitions": "8"},
+        form=FormField(
+            "Spark's settings",
+            "One a line. What the job sets itself is refused, and so are secrets.",
+            placeholder="spark.sql.shuffle.partitions = 8",
+            lines_of="Spark's settings",
+            altered_hint="One a line; what is left out is as Spark has it.",
+        ),
     ),
     LakeOption("master", "text", "Spark's master.", default="local[*]", example="local[*]"),
     LakeOption(

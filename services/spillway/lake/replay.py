@@ -34,18 +34,20 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from spillway.consumer.slot import SlotPosition
 from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
 from spillway.lake.session import session_for
 from spillway.lake.shape.payload import ENVELOPE
-from spillway.lake.state import position
+from spillway.lake.state import column_names, position
 from spillway.lake.tables.formats import check_format, lake_tables
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
 from spillway.lake.tables.iceberg.catalog import CatalogChoice
 from spillway.lake.workers.errors import typed_error
 from spillway.pg.lsn import Lsn
+from spillway.plugins import refused_values
 from spillway.replay import pieces
 from spillway.replay.assemble import Encoding, messages
 from spillway.replay.parse import parse_stretch
@@ -53,7 +55,7 @@ from spillway.replay.plan import STRETCH_BYTES_DEFAULT, Beginning, Plan, Stretch
 from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -97,6 +99,8 @@ class ReplaySettings:
     scratch: Path | None = None
     master: str = "local[*]"
     driver_memory: str = "2g"
+    #: further settings of Spark's
+    conf: Mapping[str, str] = field(default_factory=dict)
     jars: Path | None = None
 
     @property
@@ -250,8 +254,13 @@ class _Replay:
 
         settings = self._settings
         slot, source, database = identity
+        options = {
+            **settings.options,
+            refused_values.OPTION: refused_values.MARK,
+            **column_names.plugin_options(settings.path),
+        }
         encoding = Encoding(
-            slot, database, plan.database_oid, plan.major, plan.encoding, options=settings.options
+            slot, database, plan.database_oid, plan.major, plan.encoding, options=options
         )
         # Before Spark starts: an option that the plugin does not know.
         encoding.plugin_made().shutdown()
@@ -365,7 +374,14 @@ class _NoSlot:
     def position(self, slot_name: str) -> SlotPosition:
         raise LakeError(f"a replay asks no service about slot {slot_name}")
 
-    def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:
+    def read(
+        self,
+        slot_name: str,
+        start_lsn: int,
+        upto_lsn: int,
+        *,
+        options: Mapping[str, str] = MappingProxyType({}),  # noqa: ARG002 - the protocol's signature
+    ) -> Iterator[bytes]:
         raise LakeError(f"a replay reads nothing of slot {slot_name}, {start_lsn} to {upto_lsn}")
 
     def advance(self, slot_name: str, upto_lsn: int) -> int:  # noqa: ARG002 - the protocol's signature

@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import util
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import SparkMissing
@@ -20,7 +21,7 @@ from spillway.lake import jars
 from spillway.storage.place import ObjectPath, endpoint, region
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -39,6 +40,8 @@ class RunsSpark(Protocol):
     def driver_memory(self) -> str: ...
     @property
     def jars(self) -> Path | None: ...
+    @property
+    def conf(self) -> Mapping[str, str]: ...
 
 
 _LOCAL_SETTINGS: Final = {
@@ -58,6 +61,8 @@ class SparkSettings:
     jars: Path | None
     #: where the lake is, if there is one: object storage takes jars and settings of its own
     path: LakePath | None = None
+    #: further settings of Spark's, which were checked
+    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 _SETTINGS: Final = {
@@ -124,6 +129,7 @@ def spark_session(
     jar_folder: Path | None = None,
     short: bool = False,
     lake: LakePath | None = None,
+    conf: Mapping[str, str] = MappingProxyType({}),
 ) -> SparkSession:
     """Start, or return, this process's Spark session, with the data source `spillway` registered.
 
@@ -135,6 +141,7 @@ def spark_session(
         short: the session ends in a minute or so: the JVM's second compiler would not earn what it
             costs.
         lake: where the lake is; object storage takes jars and settings of its own.
+        conf: further settings, which come before those of here.
 
     Raises:
         SparkMissing: PySpark is not installed.
@@ -176,7 +183,7 @@ def spark_session(
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName("spillway-lake").master(master)
     builder = builder.config("spark.driver.memory", driver_memory)
-    for name, value in settings.items():
+    for name, value in {**settings, **conf}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     # Delta's VACUUM prints, and what a command prints is read by others.
@@ -204,6 +211,7 @@ def session_for(
         jar_folder=settings.jars,
         short=short,
         lake=settings.path,
+        conf=settings.conf,
     )
     try:
         yield spark

@@ -18,15 +18,17 @@ one row of :data:`DDL_SCHEMA`, whose metadata has ``spillway.message`` = ``ddl``
 
 Options, beside PostgreSQL's settings for values that are printed (TimeZone, bytea_output, …):
 
-===============  =============  ===========================================================
-batch_bytes      1048576        gather about so many bytes of columns, 1 to 268435456
-batch_rows       65536          or so many rows, 1 to 16777216
-numeric_as       decimal        text: every numeric column is utf8
-temporal_as      native         text: every date, time and timestamp column is utf8
-not_utf8         error          escape: bytes of text that are not UTF-8 are written as ``\xff``
-column_names     source         safe: all but letters, digits and underscores become underscores
-ddl              off            on: DDL comes as messages of its own
-===============  =============  ===========================================================
+=================  =============  =========================================================
+batch_bytes        1048576        gather about so many bytes of columns, 1 to 268435456
+batch_rows         65536          or so many rows, 1 to 16777216
+numeric_as         decimal        text: every numeric column is utf8
+temporal_as        native         text: every date, time and timestamp column is utf8
+not_utf8           error          escape: bytes of text that are not UTF-8 are written as ``\xff``
+not_representable  error          mark: a value that Arrow has no form for is null, and the
+                                  message says so; see ``refused_values``
+column_names       source         safe: all but letters, digits and underscores become underscores
+ddl                off            on: DDL comes as messages of its own
+=================  =============  =========================================================
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ import pyarrow as pa
 from spillway._kernels.encoders.arrow.encoder import Encoder, put_message
 from spillway.errors import InvalidOption
 from spillway.pg.text_settings import TextSettings
+from spillway.plugins import refused_values
 from spillway.plugins.arrow_schema import CHANGE_FIELDS, OLD_KEY, SchemaOptions, plan_table
 from spillway.plugins.ddl_event import DdlEvents
 from spillway.plugins.interface import OutputPlugin
@@ -96,6 +99,7 @@ class ArrowPlugin(OutputPlugin):
             numeric_as_text=_choice(rest, "numeric_as", "decimal", "text"),
             temporal_as_text=_choice(rest, "temporal_as", "native", "text"),
             not_utf8_escaped=_choice(rest, "not_utf8", "error", "escape"),
+            marks_refused=_choice(rest, refused_values.OPTION, "error", refused_values.MARK),
             safe_names=_choice(rest, "column_names", "source", "safe"),
             settings=settings,
         )
@@ -104,9 +108,10 @@ class ArrowPlugin(OutputPlugin):
             raise InvalidOption(
                 f'option "{option}" = "{value}" is unknown',
                 hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as, "
-                "not_utf8, column_names and ddl.",
+                "not_utf8, not_representable, column_names and ddl.",
                 option=option,
             )
+        self._settings = settings
         self._encoder = Encoder(
             settings, partial(plan_table, options=schema_options), batch_bytes, batch_rows
         )
@@ -189,7 +194,10 @@ class ArrowPlugin(OutputPlugin):
             lsn = table.last_lsn if table.commit_end_lsn == cut else table.commit_end_lsn
             # What pa.ipc.new_stream would write, but the schema's message is made once a table.
             batch = record_batch(table).serialize()
-            put_message(out, lsn, table.xid, [table.plan.schema_message, batch, _END_OF_STREAM])
+            schema = table.plan.schema_message
+            if table.refused_count:
+                schema = refused_values.marked_schema(table, self._settings).serialize()
+            put_message(out, lsn, table.xid, [schema, batch, _END_OF_STREAM])
         self._encoder.taken()
 
 

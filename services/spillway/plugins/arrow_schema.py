@@ -21,7 +21,8 @@ anything else                           utf8: what PostgreSQL prints
 ======================================  =====================================================
 
 No value is changed to fit: one that its Arrow type cannot hold is an error, and the options
-``numeric_as=text`` and ``temporal_as=text`` make all such columns utf8.
+``numeric_as=text`` and ``temporal_as=text`` make all such columns utf8. With
+``not_representable=mark`` it is null, and the message says so; see ``refused_values``.
 
 Arrow's text and names are UTF-8, into which those of a database in another encoding are converted,
 as the server does for a client. Bytes that are no characters, which a database in SQL_ASCII may
@@ -128,6 +129,8 @@ class TablePlan:
     schema_message: bytes
     #: bytes of text that are not UTF-8 become ``\xff``; else they are an error
     not_utf8_escaped: bool = False
+    #: a value without a form is null, and told of in the message's schema; else it is an error
+    marks_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class SchemaOptions:
     numeric_as_text: bool = False
     temporal_as_text: bool = False
     not_utf8_escaped: bool = False
+    marks_refused: bool = False
     #: columns have names that every reader of tables takes
     safe_names: bool = False
     #: how columns that are printed are printed; None: PostgreSQL's defaults
@@ -184,7 +188,15 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
         relation["primary_key_deferrable"] = True
     schema = pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
     message = schema.serialize().to_pybytes()
-    return TablePlan(descriptor, columns, key_columns, schema, message, options.not_utf8_escaped)
+    return TablePlan(
+        descriptor,
+        columns,
+        key_columns,
+        schema,
+        message,
+        options.not_utf8_escaped,
+        options.marks_refused,
+    )
 
 
 def escape_name(name: str) -> str:

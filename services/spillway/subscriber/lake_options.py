@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from spillway.declarations import spark_settings
 from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
 from spillway.errors import InvalidRequest, UnsupportedFeature
 
@@ -97,6 +98,14 @@ def _are_partitions(texts: list[str]) -> bool:
     return len(columns) == len(texts) == len(set(columns))
 
 
+def _settings(value: Any, option: LakeOption) -> str:
+    """Check Spark's settings."""
+    if not isinstance(value, dict):
+        return f"an object of texts such as {option.example}"
+    told = next(filter(None, (spark_settings.problem(n, v) for n, v in value.items())), "")
+    return told and f"other settings: {told}"
+
+
 #: What says what a value of each kind may be; "" for a good one.
 _CHECKS: Final[Mapping[Kind, Check]] = {
     "text": lambda value, _: text(value),
@@ -109,6 +118,7 @@ _CHECKS: Final[Mapping[Kind, Check]] = {
     "partitions": _by_table(
         _are_partitions, "columns, or day(column), month(column), year(column), each column once,"
     ),
+    "settings": _settings,
 }
 
 
@@ -162,7 +172,8 @@ def arguments(target: Mapping[str, Any]) -> list[str]:
         value = target.get(option.name)
         if isinstance(value, dict):
             words += [
-                f"{option.option}={table}={','.join(texts)}" for table, texts in value.items()
+                f"{option.option}={name}={of if isinstance(of, str) else ','.join(of)}"
+                for name, of in value.items()
             ]
         elif value is not None:
             words.append(f"{option.option}={value}")

@@ -27,8 +27,9 @@ from spillway.errors import (
     ValueNotRepresentable,
 )
 from spillway.failpoints import armed
-from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.job.run import JobSettings, JobSummary, run_job
 from spillway.lake.load.run import LoadSettings, run_load
+from spillway.lake.state import quarantine
 from spillway.lake.state.loads import LoadState, Stage, load_state
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.parquet.tables import current_path
@@ -63,7 +64,7 @@ class Setup:
         if self.pending and str(step).startswith("loading "):
             self.pending.pop()()
 
-    def run(self, **changed: Any) -> None:
+    def run(self, **changed: Any) -> JobSummary:
         self.service.wait_decoded("s", self.pg)
         settings: dict[str, Any] = {
             "slot": "s",
@@ -73,7 +74,7 @@ class Setup:
             "grpc": self.service.grpc_address,
             "source_dsn": self.pg.dsn,
         }
-        run_job(
+        return run_job(
             JobSettings(**settings | changed),
             spark=self.spark,
             on_load=self.hear,
@@ -364,6 +365,46 @@ def test_what_is_missing_is_said(spark: SparkSession, pg15: Database, tmp_path: 
         pg15.execute("UPDATE bad SET d = '2024-02-29'")
         assert setup.load("public.bad") == 1
         assert [row["id"] for row in setup.reads("public.bad")] == [1]
+
+
+def test_one_tables_values_stop_no_other(
+    spark: SparkSession, pg15: Database, tmp_path: Path
+) -> None:
+    """A value that Arrow has not, in the way of a load and then in the way of its changes."""
+    tables = """
+    CREATE TABLE bad (id int PRIMARY KEY, d date);
+    INSERT INTO bad VALUES (1, 'infinity'), (2, '2024-02-28');
+    CREATE TABLE fine (id int PRIMARY KEY, name text);
+    INSERT INTO fine SELECT g, 'n' || g FROM generate_series(1, 1000) g
+    """
+    names = ("public.bad", "public.fine")
+    with set_up(spark, pg15, tmp_path, "parquet", tables) as setup:
+        with pytest.raises(ValueNotRepresentable, match=r"public.bad: column d: infinity"):
+            setup.load(*names)
+        assert [str(setup.state(name).stage) for name in names] == ["copying", "done"]
+        # The job goes on without it, and says so.
+        pg15.execute("UPDATE fine SET name = 'new' WHERE id < 10")
+        summary = setup.run(tables=names, initial_load=True)
+        (told,) = summary.not_loaded
+        assert told.startswith("public.bad is not loaded: ")
+        assert told in setup.said
+        assert summary.quarantined == ()
+        setup.check("public.fine")
+        # Its changes, too.
+        pg15.execute("UPDATE bad SET id = 3 WHERE id = 2")
+        pg15.execute("UPDATE bad SET d = '-infinity' WHERE id = 3")
+        pg15.execute("UPDATE fine SET name = 'newer' WHERE id = 2")
+        (aside,) = setup.run(tables=names).quarantined
+        assert "column 'd' of public.bad" in aside
+        assert "infinity is not a date in Arrow (-infinity)" in aside
+        setup.check("public.fine")
+        # Mended at the source, it is loaded by the next run, and asked back.
+        pg15.execute("UPDATE bad SET d = '2024-02-29'")
+        assert setup.run(tables=names, initial_load=True).not_loaded == ()
+        quarantine.resume(setup.path / "lake", ["public.bad"], gives_up=True)
+        pg15.execute("INSERT INTO bad VALUES (4, '2024-03-01')")
+        assert setup.run(tables=names).quarantined == ()
+        setup.check(*names)
 
 
 @pytest.mark.long

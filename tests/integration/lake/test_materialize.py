@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from typer.testing import CliRunner
 
-from harness.arrow_slot import Change, Table, delete, insert, truncate, update
+from harness.arrow_slot import Change, Table, delete, insert, refusing, truncate, update
 from harness.lake_names import KEY, internal_names
 from spillway.errors import LakeError
 from spillway.failpoints import armed
@@ -232,6 +232,57 @@ def test_no_name_of_a_column_is_one_of_the_lakes_own(any_lake: Lake) -> None:
     assert rows("public.late") == [
         {KEY: 1, "x": 0, "_copies": None}, {KEY: 2, "x": 0, "_copies": 40},
     ]  # fmt: skip
+
+
+def test_a_value_that_the_plugin_refuses_stops_its_table_alone(any_lake: Lake) -> None:
+    lake = any_lake
+    odd = Table("odd", {"id": pa.int64(), "at": pa.timestamp("us")})
+    lake.slot.commit(insert(odd, id=1, at=None), insert(ORDERS, id=1))
+    bad = refusing(insert(odd, id=3, at=None), at="infinity")
+    lake.slot.commit(insert(odd, id=2, at=None), insert(ORDERS, id=2))
+    poisoned = lake.slot.commit(bad, insert(odd, id=4, at=None), insert(ORDERS, id=3))
+    lake.slot.commit(insert(odd, id=5, at=None))
+    (told,) = lake.run().quarantined
+    # Whole up to that transaction, and not a row of it.
+    assert [row["id"] for row in lake.current("public.odd")] == [1, 2]
+    assert [row["id"] for row in lake.history("public.odd")] == [1, 2]
+    assert [row["id"] for row in lake.current("public.orders")] == [1, 2, 3]
+    assert lake.slot.state["confirmed_flush_lsn"] > poisoned
+    for words in ("public.odd", "column 'at'", "infinity is none in Arrow (infinity)"):
+        assert words in told
+    commit = re.search(r"commits at (\S+),", told)
+    assert commit is not None
+    assert int(Lsn.parse(commit[1])) == poisoned - 48
+
+    # Asked for too early it stays aside, and says why again.
+    resume = re.search(r"spillway lake (resume --lake \S+ --table \S+?) --give-up", told)
+    assert resume is not None
+    assert CliRunner().invoke(lake_commands, resume[1].split()).exit_code == 0
+    lake.slot.commit(insert(ORDERS, id=4), insert(odd, id=6, at=None))
+    assert "infinity is none in Arrow" in lake.run().quarantined[0]
+    assert [row["id"] for row in lake.history("public.odd")] == [1, 2]
+
+    # Loaded anew, as it says, it goes on from there.
+    at = lake.slot.state["decoded_lsn"]
+    tables = load_tables(lake.table_format, lake.spark, lake.path, lake.slot.slot_name)
+    columns = tables.schema(CURRENT, "public.odd")
+    assert columns is not None
+    loaded = lake.spark.createDataFrame(
+        [(n, None) for n in range(1, 7)], from_arrow_schema(columns, prefer_timestamp_ntz=True)
+    )
+    made = current_schema(columns_of(odd.arrow_schema()))
+    batch = Batch(lake.slot.slot_name, at, at, NO_BATCH)
+    tables.replace_current("public.odd", loaded, made, ("id",), batch)
+    lake.slot.commit(insert(odd, id=7, at=None))
+    assert len(lake.run().quarantined) == 1, "a load alone leaves it in the history's way"
+    back = CliRunner().invoke(lake_commands, [*resume[1].split(), "--give-up"])
+    assert back.exit_code == 0
+    lake.slot.commit(delete(odd, id=1))
+    assert lake.run().quarantined == ()
+    assert [row["id"] for row in lake.current("public.odd")] == [2, 3, 4, 5, 6, 7]
+    assert [row["id"] for row in lake.history("public.odd")] == [1, 2, 7, None]
+    # The same batch again, as after a crash, sets nothing aside.
+    assert lake.run().quarantined == ()
 
 
 @pytest.mark.long

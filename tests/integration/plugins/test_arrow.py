@@ -21,6 +21,7 @@ from spillway.decoding.transaction import TransactionHeader
 from spillway.errors import DecodingError, InvalidOption, ValueNotRepresentable
 from spillway.plugins.arrow import ArrowPlugin
 from spillway.plugins.interface import PluginContext
+from spillway.plugins.refused_values import refused_of
 from spillway.plugins.registry import create_plugin
 
 if TYPE_CHECKING:
@@ -253,6 +254,67 @@ def test_values_that_arrow_cannot_hold_are_errors(
     table = rows_of(descriptor, inserts(pg15, "bad"), {named[1]: named[2]})
     assert table["Odd v"].to_pylist() == [value]
     assert table.schema.field("Odd v").type == pa.utf8()
+
+
+@pytest.mark.parametrize(("type_name", "value", "option"), NOT_REPRESENTABLE)
+def test_values_that_arrow_cannot_hold_are_told_of_when_asked_for(
+    pg15: Database, type_name: str, value: str, option: str
+) -> None:
+    pg15.execute(
+        f'CREATE TABLE bad (id int, "Odd v" {type_name}, w text); ALTER TABLE bad REPLICA IDENTITY '
+        f"FULL; INSERT INTO bad VALUES (1, NULL, 'a'), (2, '{value}', 'b'), (3, '{value}', 'c')"
+    )
+    descriptor = described(pg15, "bad")
+    reader = Reader({"not_representable": "mark"})
+    old, new, other = heap_rows.sections(pg15, "bad")
+    reader.transaction([heap_rows.build_change(INSERT, new=old, lsn=0x1100)], {1: descriptor})
+    reader.transaction(
+        [
+            heap_rows.build_change(INSERT, new=new, lsn=0x2100),
+            heap_rows.build_change(UPDATE, new=old, old=other, lsn=0x2200),
+        ],
+        {1: descriptor},
+        number=2,
+    )
+    ((_, _, table),) = reader.messages()
+    assert table["id"].to_pylist() == [1, 2, 1]
+    assert table["w"].to_pylist() == ["a", "b", "a"]
+    assert table["Odd v"].to_pylist() == [None, None, None]
+    assert table["_old_key"].to_pylist()[2] == {"id": 3, "Odd v": None, "w": "c"}
+    refused = refused_of(table.schema)
+    assert refused is not None
+    assert refused.count == 2
+    assert [
+        (each.column, each.row, each.lsn, each.commit_lsn, each.value) for each in refused.values
+    ] == [("Odd v", 1, 0x2100, 0x2800, value), ("Odd v", 2, 0x2200, 0x2800, value)]
+    assert all(each.reason and option in each.hint for each in refused.values)
+    assert refused.from_lsn(0x2801) is None
+    # A message without such values says nothing of them.
+    reader.transaction([heap_rows.build_change(INSERT, new=old)], {1: descriptor}, number=3)
+    ((_, _, after),) = reader.messages()
+    assert refused_of(after.schema) is None
+    assert after["w"].to_pylist() == ["a"]
+
+
+def test_refused_texts_and_how_many_are_told_of(pg15: Database) -> None:
+    pg15.execute("CREATE TABLE bad (id int, v text); INSERT INTO bad VALUES (1, 'abc')")
+    descriptor = described(pg15, "bad")
+    (section,) = heap_rows.sections(pg15, "bad")
+    not_utf8 = section[:-3] + b"\xff\xfe\xfd"
+    reader = Reader({"not_representable": "mark"})
+    good = heap_rows.build_change(INSERT, new=section)
+    reader.transaction(
+        [good, *(heap_rows.build_change(INSERT, new=not_utf8) for _ in range(40)), good],
+        {1: descriptor},
+    )
+    ((_, _, table),) = reader.messages()
+    assert table["v"].to_pylist() == ["abc", *[None] * 40, "abc"]
+    refused = refused_of(table.schema)
+    assert refused is not None
+    assert (refused.count, len(refused.values)) == (40, 32)
+    assert refused.values[0].value == "\\xff\\xfe\\xfd"
+    # What comes later may be among those that are not told of.
+    assert refused.from_lsn(0x9999) == refused.values[-1]
 
 
 def test_columns_of_the_change_and_metadata(pg: Database) -> None:

@@ -432,6 +432,7 @@ async def test_a_forms_fields_are_the_target() -> None:
         form = {
             "csrf": csrf[1], "name": "a", "source": "shop", "database": "shop", "path": "/l",
             "format": "delta", "partition_history": "day", "partition_by": "s.t = day(at), b",
+            "conf": "spark.local.dir = /a=b",
             "cluster_by": "", "iceberg_prefix": "x", "job": "retention = 30d\ninterval_s = 2.5",
         }  # fmt: skip
         answer = await client.post("/ui/subscriptions", data=form)
@@ -440,6 +441,7 @@ async def test_a_forms_fields_are_the_target() -> None:
     # In the form that alters it: what is of tables has fields of its own, the rest a line each.
     assert re.search(r'name="partition_by"[^>]*>s\.t = day\(at\), b</textarea>', altered)
     assert re.search(r'name="cluster_by"[^>]*></textarea>', altered)
+    assert re.search(r'name="conf"[^>]*>spark\.local\.dir = /a=b</textarea>', altered)
     lines = re.search(r'name="job"[^>]*>([^<]*)</textarea>', altered)
     assert lines is not None
     assert set(lines[1].splitlines()) == {
@@ -449,6 +451,7 @@ async def test_a_forms_fields_are_the_target() -> None:
     assert made.target == {
         "kind": "lake", "format": "delta", "path": "/l", "partition_history": "day",
         "retention": "30d", "interval_s": 2.5, "partition_by": {"s.t": ["day(at)", "b"]},
+        "conf": {"spark.local.dir": "/a=b"},
     }  # fmt: skip
 
 

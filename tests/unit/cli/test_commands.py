@@ -168,6 +168,7 @@ def test_a_lakes_layout(service: FakeService, run: Run) -> None:
         "--partition-history", "day", "--partition-by", "s.orders=day(at), "
             "region", "--partition-by", "s.b=x",
         "--cluster-by", "s.orders=id", "-j", "retention=7d", "--json",
+        "--conf", "spark.local.dir=/a=b", "--conf", "spark.task.cpus=1",
     )  # fmt: skip
     lake = {
         "kind": "lake",
@@ -177,6 +178,7 @@ def test_a_lakes_layout(service: FakeService, run: Run) -> None:
         "partition_history": "day",
         "partition_by": {"s.orders": ["day(at)", "region"], "s.b": ["x"]},
         "cluster_by": {"s.orders": ["id"]},
+        "conf": {"spark.local.dir": "/a=b", "spark.task.cpus": "1"},
     }
     assert (code, json.loads(out)["target"]) == (0, lake)
     # Of what is by table only what is named changes.
@@ -195,6 +197,14 @@ def test_a_lakes_layout(service: FakeService, run: Run) -> None:
     again = run("subscription", "alter", "a", "--cluster-by", "s.b=y", "--cluster-by", "s.b=z")
     assert again[0] == 1
     assert "named before" in again[2]
+    for bad, said in (
+        ("spark.master=local", "give --master"),
+        ("spark.x.password=p", "seen by all users"),
+        ("spark.task.cpus", "is not NAME=VALUE"),
+    ):
+        refused = run("subscription", "alter", "a", "--conf", bad)
+        assert refused[0] == 1
+        assert said in refused[2]
     iceberg = run(
         "subscription", "create", "b", "--source", "shop", "--database", "shop", "--lake", "/srv/b",
         "--format", "iceberg",

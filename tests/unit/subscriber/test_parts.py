@@ -118,6 +118,40 @@ def test_a_status_is_read_as_the_lake_writes_it(
     assert (again.run, again.changes, len(again.tables), again.error) == ("r2", 7, 2, None)
 
 
+def test_a_load_that_failed_is_told_with_its_reason(tmp_path: Path) -> None:
+    from spillway.lake.job.status_file import LakeStatusFile
+    from spillway.lake.load.initial_load import LoadFailed, LoadProgress
+    from spillway.lake.state.loads import LoadState, Stage, failed_loads, store_state
+
+    def state() -> TableState:
+        told = RunStatus.load(tmp_path)
+        assert told is not None
+        return told.tables[0]
+
+    lake = tmp_path / "lake"
+    status = LakeStatusFile(tmp_path / "status.json").__enter__()
+    failed = LoadFailed("public.t", LakeTableConflict("it is odd", hint="Mend it."))
+    assert str(failed) == "public.t is not loaded: it is odd. Mend it."
+    status.heard(lake, failed)
+    assert (state().state, state().reason) == ("waiting", str(failed))
+    # It is tried again, and is in the way of nobody's stop between that.
+    told = RunStatus.load(tmp_path)
+    assert told is not None
+    assert not told.has_copies_under_way
+    status.heard(lake, LoadProgress("public.t", 5, 10, 1.0, done=True, lsn=Lsn(1)))
+    assert (state().state, state().reason) == ("ready", None)
+    # The next run finds why.
+    copying = LoadState("public.t", Stage.COPYING, "0/1", blocks=1, reason=str(failed))
+    store_state(lake, "public.t", copying)
+    store_state(lake, "public.u", LoadState("public.u"))
+    assert failed_loads(lake) == {"public.t": str(failed)}
+    status.loads(lake)
+    assert (state().state, state().reason) == ("waiting", str(failed))
+    store_state(lake, "public.t", LoadState("public.t"))
+    status.loads(lake)
+    assert (state().state, state().reason) == ("waiting", None)
+
+
 def test_last_words() -> None:
     assert error_in(["spillway: error: it"]) is None
     told = error_in(
@@ -239,6 +273,8 @@ JOB = {
     "driver_memory": "512m",
     "master": "local[2]",
     "metrics_port": 0,
+    "column_names": "safe",
+    "conf": {"spark.sql.shuffle.partitions": "8", "spark.local.dir": "/a=b,c"},
 }
 DELTA = {
     "partition_history": "day",
@@ -318,6 +354,12 @@ def test_a_layout_is_refused_where_the_job_would_refuse_it(layout: dict[str, Any
         ({"interval_s": 0}, "interval_s"),
         ({"interval_s": True}, "interval_s"),
         ({"driver_memory": "lots"}, "driver_memory"),
+        ({"column_names": "odd"}, "column_names"),
+        ({"conf": {"spark.sql.ansi.enabled": "false"}}, "conf"),
+        ({"conf": {"spark.hadoop.fs.s3a.secret.key": "x"}}, "conf"),
+        ({"conf": {"spark.executor.cores": 2}}, "conf"),
+        ({"conf": ["spark.executor.cores=2"]}, "conf"),
+        ({"conf": {"executor.cores": "2"}}, "conf"),
         ({"on_schema_change": "no"}, "on_schema_change"),
         ({"jars": "/x"}, "jars"),
         ({"iceberg_catalog": "", "format": "iceberg"}, "iceberg_catalog"),

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 from spillway.errors import LakeSchemaConflict
 from spillway.failpoints import failpoint
+from spillway.lake.batch.poison import refused_reason
 from spillway.lake.batch.schema_policy import (
     OnSchemaChange,
     TableChanges,
@@ -29,16 +30,17 @@ from spillway.lake.batch.schema_policy import (
 )
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape.changes import changes_of, shape_from_text
-from spillway.lake.shape.kinds import CURRENT
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import relation_of, table_of
 from spillway.lake.state import quarantine
 from spillway.lake.state.loads import is_loading, load_state, loaded_tables
 from spillway.lake.state.quarantine import QUARANTINE
 from spillway.lake.tables.contract import row_key
 from spillway.pg.lsn import Lsn
+from spillway.plugins.refused_values import refused_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, Row
 
@@ -203,7 +205,9 @@ class Planner:
                 decision.set_aside[directory] = (max(each.first_lsn, batch.start_lsn), each.reason)
             elif quarantined[directory].resumed:
                 decision.refused[directory] = each.reason
-        self._put(decision, quarantined, batch)
+        refused = self._refused(parts, quarantined, batch)
+        self._leave_out(refused, decision, quarantined)
+        self._put(decision, quarantined, batch, by_command=refused.keys())
         for directory, each in unreadable.items():
             if directory in quarantined and each.last_lsn >= batch.start_lsn:
                 plan.aside[directory] = envelopes.where(F.col("relation") == each.table)
@@ -287,13 +291,62 @@ class Planner:
                 )
         return parts, unreadable
 
-    def _put(self, decision: Decision, quarantined: dict[str, Quarantine], batch: Batch) -> None:
-        """Make it durable which tables are set aside, in *quarantined* as well."""
+    def _refused(
+        self, parts: Sequence[TableBatch], quarantined: Mapping[str, Quarantine], batch: Batch
+    ) -> dict[str, tuple[int, str]]:
+        """Return where tables, by directory, have the first value that is null in its message
+        because the plugin has no form for it, and what is told of it.
+        """
+        found = {}
+        for part in parts:
+            told = [each for s, _, _ in part.schemas if (each := refused_of(s)) is not None]
+            if not told:
+                continue
+            directory = part.relation.directory
+            state = quarantined.get(directory)
+            begin = batch.start_lsn if state is None else state.lsn_value
+            # What a load was later than, and a batch that comes again, is in nobody's way.
+            begin = max(begin, self._tables.durable_lsn(HISTORY, directory) if state is None else 0)
+            values = [value for each in told if (value := each.from_lsn(begin)) is not None]
+            if values:
+                first = min(values, key=lambda value: value.commit_lsn)
+                at = max(begin, first.commit_lsn)
+                found[directory] = (at, refused_reason(first, part.relation.name, self._path))
+        return found
+
+    def _leave_out(
+        self,
+        refused: Mapping[str, tuple[int, str]],
+        decision: Decision,
+        quarantined: dict[str, Quarantine],
+    ) -> None:
+        """Have tables with such values set aside from there on, or stay so."""
+        for directory, (lsn, why) in refused.items():
+            if directory not in quarantined:
+                other = decision.set_aside.get(directory)
+                if other is None or lsn <= other[0]:
+                    decision.set_aside[directory] = (lsn, why)
+            elif directory in decision.released:
+                decision.released.discard(directory)
+                if quarantined[directory].resumed:
+                    decision.refused[directory] = why
+
+    def _put(
+        self,
+        decision: Decision,
+        quarantined: dict[str, Quarantine],
+        batch: Batch,
+        *,
+        by_command: Collection[str],
+    ) -> None:
+        """Make it durable which tables are set aside, in *quarantined* as well; those of
+        *by_command* come back by one only, under every policy.
+        """
         for directory, (lsn, reason) in decision.set_aside.items():
             if lsn < batch.end_lsn:
-                by_command = self._policy != OnSchemaChange.QUARANTINE
+                asked = self._policy != OnSchemaChange.QUARANTINE or directory in by_command
                 table = ".".join(table_of(directory))
-                state = quarantine.made(table, lsn, reason, by_command=by_command)
+                state = quarantine.made(table, lsn, reason, by_command=asked)
                 quarantined[directory] = quarantine.put(self._path, directory, state)
                 _log.warning("%s", state)
         for directory, reason in decision.refused.items():

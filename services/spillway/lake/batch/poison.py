@@ -14,10 +14,13 @@ the same lake by the same workers: where that fails, too, it was the trouble of 
 from __future__ import annotations
 
 import errno
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeError, SpillwayError
 from spillway.lake.workers.errors import typed_error
+
+if TYPE_CHECKING:
+    from spillway.plugins.refused_values import RefusedValue
 
 #: What Spark and Java say where a machine, a disk or a network is the reason.
 _OF_ALL: Final = (
@@ -49,6 +52,20 @@ def is_tables_own(error: BaseException) -> bool:
     # Not the stack traces, which pass through much that is not the reason.
     told = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
     return not any(words in line for words in _OF_ALL for line in told)
+
+
+def refused_reason(value: RefusedValue, table: str, lake: object) -> str:
+    """Return what is told of a table that is set aside over a value that the plugin has no form
+    for, and the way back.
+    """
+    shown = "" if value.value is None else f" ({value.value})"
+    hint = f" Or: {value.hint[0].lower()}{value.hint[1:].rstrip('.')}." if value.hint else ""
+    return (
+        f"a value of column {value.column!r} of {table}, changed at {value.lsn} in the transaction "
+        f"that commits at {value.commit_lsn}, can't be in the lake: {value.reason}{shown}. Mend it "
+        "at the source, load the table anew (spillway lake load --resync), then: spillway lake "
+        f"resume --lake {lake} --table {table} --give-up.{hint}"
+    )
 
 
 def reason(error: BaseException, table: str, lake: object) -> str:

@@ -23,6 +23,7 @@ from spillway.lake.commands.options import (
     SourceDsn,
     TableFormat,
     Tables,
+    conf,
     source_dsn,
 )
 from spillway.lake.commands.replay import replay
@@ -68,7 +69,7 @@ TAKEN_APART: Final = frozenset(
     {
         "metrics_port",
         "retention", "history_retention", "maintenance_interval",
-        "partition_history", "partition_by", "cluster_by",
+        "partition_history", "partition_by", "cluster_by", "conf",
     }
 )  # fmt: skip
 
@@ -90,6 +91,7 @@ def job_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     settings["layout"] = layout.parse(
         options["partition_history"], options["partition_by"] or (), options["cluster_by"] or ()
     )
+    settings["conf"] = conf(options["conf"])
     return settings
 
 
@@ -179,8 +181,8 @@ def run(
         done = run_jobs(jobs, tell=typer.echo, metrics=metrics, status=status)
     for job in jobs:
         summary = done[job.slot]
-        for set_aside in summary.quarantined:
-            typer.echo(set_aside)
+        for trouble in (*summary.quarantined, *summary.not_loaded):
+            typer.echo(trouble)
         changes = sum(summary.changes.values())
         typer.echo(
             f"{changes} changes of {len(summary.changes)} tables in {summary.batches} batches; "

@@ -13,6 +13,7 @@ from spillway.lake.commands.options import (
     DRIVER_MEMORY,
     MASTER,
     ClusterBy,
+    Conf,
     DriverMemory,
     Grpc,
     Jars,
@@ -23,6 +24,7 @@ from spillway.lake.commands.options import (
     SourceDsn,
     source_dsn,
 )
+from spillway.lake.commands.options import conf as spark_conf
 from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.tables import layout
 from spillway.storage.place import lake_path
@@ -49,6 +51,7 @@ def load(
     grpc: Grpc = DEFAULT_ADDRESS,
     master: Master = MASTER,
     driver_memory: DriverMemory = DRIVER_MEMORY,
+    conf: Conf = None,
     jars: Jars = None,
 ) -> None:
     """Load tables as they are at the source, beside a job that runs or without one."""
@@ -62,6 +65,7 @@ def load(
         grpc=grpc,
         master=master,
         driver_memory=driver_memory,
+        conf=spark_conf(conf),
         jars=jars,
     )
     stopping = threading.Event()

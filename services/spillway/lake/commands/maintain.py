@@ -8,6 +8,7 @@ from spillway.lake.commands.options import (
     DRIVER_MEMORY,
     MASTER,
     RETENTION,
+    Conf,
     DriverMemory,
     HistoryRetention,
     Jars,
@@ -15,6 +16,7 @@ from spillway.lake.commands.options import (
     Master,
     Retention,
 )
+from spillway.lake.commands.options import conf as spark_conf
 from spillway.lake.session import SparkSettings, session_for
 from spillway.lake.state import position
 from spillway.lake.tables.formats import lake_tables
@@ -28,6 +30,7 @@ def maintain_now(
     history_retention: HistoryRetention = None,
     master: Master = MASTER,
     driver_memory: DriverMemory = DRIVER_MEMORY,
+    conf: Conf = None,
     jars: Jars = None,
 ) -> None:
     """Make small files one, and give up old versions and old history, of a lake whose job is not at
@@ -36,7 +39,7 @@ def maintain_now(
     lake = lake_path(path)
     found = position.existing(lake)
     upkeep = Upkeep(retention, history_retention)
-    settings = SparkSettings(master, driver_memory, jars, lake)
+    settings = SparkSettings(master, driver_memory, jars, lake, spark_conf(conf))
     with position.locked(lake), session_for(settings, found.table_format, None) as spark:
         done = maintain(
             spark,

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from spillway.declarations import spark_settings
 from spillway.declarations.command_line import duration, typer_option
 from spillway.declarations.lake_options import lake_option
 from spillway.errors import InvalidRequest
@@ -45,6 +46,7 @@ Tables = Annotated[
 ]
 Grpc = Annotated[str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service.")]
 Master = Annotated[str, typer_option("master")]
+Conf = Annotated[list[str] | None, typer_option("conf")]
 DriverMemory = Annotated[str, typer_option("driver_memory")]
 Jars = Annotated[
     Path | None,
@@ -72,6 +74,15 @@ DRIVER_MEMORY: Final = str(lake_option("driver_memory").default)
 RETENTION: Final = duration(str(lake_option("retention").default))
 
 _SECRETS: Final = ("password", "sslpassword")
+
+
+def conf(given: list[str] | None) -> dict[str, str]:
+    """Return Spark's settings that were given.
+
+    Raises:
+        InvalidRequest: one can't be.
+    """
+    return spark_settings.given(given or (), lake_option("conf").option)
 
 
 def source_dsn(context: typer.Context, dsn: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from spillway.lake.commands.options import (
     DRIVER_MEMORY,
     MASTER,
+    Conf,
     DriverMemory,
     Format,
     IcebergCatalog,
@@ -20,6 +21,7 @@ from spillway.lake.commands.options import (
     TableFormat,
     Tables,
 )
+from spillway.lake.commands.options import conf as spark_conf
 from spillway.pg.lsn import Lsn
 from spillway.pg.option_list import parse_option_list
 from spillway.storage.place import lake_path
@@ -76,6 +78,7 @@ def replay(
     ] = None,
     master: Master = MASTER,
     driver_memory: DriverMemory = DRIVER_MEMORY,
+    conf: Conf = None,
     jars: Jars = None,
 ) -> None:
     """Decode an archive of WAL with all of Spark's cores into the tables of `lake run`, without a
@@ -103,6 +106,7 @@ def replay(
             scratch=scratch,
             master=master,
             driver_memory=driver_memory,
+            conf=spark_conf(conf),
             jars=jars,
         ),
         tell=typer.echo,

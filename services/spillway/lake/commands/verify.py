@@ -11,6 +11,7 @@ from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.lake.commands.options import (
     DRIVER_MEMORY,
     MASTER,
+    Conf,
     DriverMemory,
     Grpc,
     Jars,
@@ -19,6 +20,7 @@ from spillway.lake.commands.options import (
     SourceDsn,
     source_dsn,
 )
+from spillway.lake.commands.options import conf as spark_conf
 from spillway.lake.state import commit_points
 from spillway.storage.place import lake_path
 
@@ -41,6 +43,7 @@ def verify(
     grpc: Grpc = DEFAULT_ADDRESS,
     master: Master = MASTER,
     driver_memory: DriverMemory = DRIVER_MEMORY,
+    conf: Conf = None,
     jars: Jars = None,
 ) -> None:
     """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any
@@ -59,6 +62,7 @@ def verify(
             grpc=grpc,
             master=master,
             driver_memory=driver_memory,
+            conf=spark_conf(conf),
             jars=jars,
         ),
         tell=lambda news: typer.echo(news, err=True),

@@ -26,12 +26,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, handed_on
-from spillway.errors import LakeError, NotReady, SpillwayError, UnsupportedFeature
+from spillway.errors import (
+    LakeError,
+    LakeTableConflict,
+    NotReady,
+    SpillwayError,
+    UnsupportedFeature,
+)
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.load import run as initial_load_run
 from spillway.lake.session import session_for
-from spillway.lake.state import boundaries, job_record, position
+from spillway.lake.state import boundaries, column_names, job_record, position
 from spillway.lake.state.job_record import JobRecord
+from spillway.lake.state.loads import failed_loads
 from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables import layout, maintenance
 from spillway.lake.tables.formats import check_format, lake_tables
@@ -42,10 +49,12 @@ from spillway.lake.tables.maintenance import Upkeep
 from spillway.lake.workers.errors import typed_error
 from spillway.lake.workers.late import Patience
 from spillway.pg.lsn import Lsn
+from spillway.plugins import refused_values
 from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +63,7 @@ if TYPE_CHECKING:
     from spillway.consumer.slot import SlotClient, SlotPosition
     from spillway.lake.batch.materialize import BatchReport
     from spillway.lake.job.status_file import LakeStatusFile
+    from spillway.lake.load.initial_load import InitialLoad
     from spillway.lake.metrics import LakeMetrics
     from spillway.storage.place import LakePath
 
@@ -61,6 +71,9 @@ _log = logging.getLogger(__name__)
 
 #: Also bounds how late a signal is noticed.
 _POLL_S: Final = 0.5
+#: A table that could not be loaded is tried again after this long, then after twice as long, …
+_LOAD_AGAIN_S: Final = 60.0
+_LOAD_AGAIN_LONGEST_S: Final = 900.0
 #: A batch is let finish this long after a stop was asked for; then it is cut, which a restart
 #: mends.
 _STOP_TIMEOUT_S: Final = 60.0
@@ -93,10 +106,14 @@ class JobSettings:
     #: available-now: wait until this is decoded before the end is fixed
     until_lsn: Lsn | None = None
     max_bytes_per_batch: int = 256 << 20
+    #: safe, source: see :mod:`spillway.lake.state.column_names`; None: as it was
+    column_names: str | None = None
     #: see :mod:`spillway.lake.batch.schema_policy`
     on_schema_change: Literal["evolve", "pause", "quarantine"] = "evolve"
     master: str = "local[*]"
     driver_memory: str = "2g"
+    #: further settings of Spark's
+    conf: Mapping[str, str] = field(default_factory=dict)
     #: None: :func:`spillway.lake.jars.default_folder`
     jars: Path | None = None
     #: what commits before it and is not in the lake is given up
@@ -148,6 +165,8 @@ class JobSummary:
     changes: dict[str, int] = field(default_factory=dict)
     #: tables that are set aside, and why
     quarantined: tuple[str, ...] = ()
+    #: tables whose load failed, and why
+    not_loaded: tuple[str, ...] = ()
 
     def add(self, report: BatchReport) -> None:
         self.batches += 1
@@ -192,6 +211,7 @@ def run_job(
         lake = position.check(
             settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
         )
+        column_names.settle(settings.path, settings.column_names)
         if settings.table_format == "iceberg":
             iceberg_catalog.choose(settings.path, settings.catalog_choice)
         job_record.store(
@@ -346,7 +366,13 @@ class _Run:
 
     def run(self) -> JobSummary:
         settings = self._settings
-        frame = self._spark.readStream.format("spillway").options(**settings.options()).load()
+        # One table's value must not stop all tables: the plan sets that table aside.
+        of_plugin = {
+            refused_values.OPTION: refused_values.MARK,
+            **column_names.plugin_options(settings.path),
+        }
+        options = {**settings.options(), "plugin_options": json.dumps(of_plugin)}
+        frame = self._spark.readStream.format("spillway").options(**options).load()
         writer = frame.writeStream.foreachBatch(self._batch).queryName(_query_name(settings.slot))
         writer = writer.option("checkpointLocation", spark_address(settings.checkpoint))
         if settings.trigger == "available-now":
@@ -377,6 +403,7 @@ class _Run:
             if self._stopping.is_set():
                 break
         self._summary.quarantined = tuple(map(str, quarantined(settings.path).values()))
+        self._summary.not_loaded = tuple(failed_loads(settings.path).values())
         return self._summary
 
     def _wait(self, query: StreamingQuery) -> Exception | None:
@@ -468,18 +495,50 @@ def _initial_load(
     stopping: threading.Event,
     report: Callable[[object], None],
 ) -> Iterator[Callable[[], None]]:
-    """Take the tables that the lake lacks away from the job, and yield what loads them."""
-    with initial_load_run.prepared(settings, spark, slot, stopping, report) as load:
+    """Take the tables that the lake lacks away from the job, and yield what loads them.
+
+    Of a continuous job, what loads them tries again those that failed by their own trouble, at
+    growing distances; between that, others may load.
+    """
+    with ExitStack() as held:
+        prepare = partial(initial_load_run.prepared, settings, spark, slot, stopping, report)
+        load = held.enter_context(prepare())
         chosen = load.choose(settings.tables, missing_only=True, resync=False)
 
         def run() -> None:
             try:
-                load.run(chosen)
+                failed = load.run(chosen)
+                held.close()
+                if settings.trigger == "continuous":
+                    _load_again([each.table for each in failed], settings.path, prepare, stopping)
             except NotReady:
                 if not stopping.is_set():
                     raise
 
         yield run
+
+
+def _load_again(
+    failed: Sequence[str],
+    path: LakePath,
+    prepare: Callable[[], AbstractContextManager[InitialLoad]],
+    stopping: threading.Event,
+) -> None:
+    """Load what failed again and again, until nothing does or *stopping* is set."""
+    pause_s = _LOAD_AGAIN_S
+    while failed and not stopping.wait(pause_s):
+        pause_s = min(2 * pause_s, _LOAD_AGAIN_LONGEST_S)
+        # Somebody may have loaded them by command.
+        failed = [name for name in failed if name in failed_loads(path)]
+        if not failed:
+            return
+        try:
+            with prepare() as load:
+                chosen = load.choose(failed, missing_only=False, resync=False)
+                failed = [each.table for each in load.run(chosen)]
+        except LakeTableConflict:
+            # Somebody is at it now.
+            continue
 
 
 @contextmanager

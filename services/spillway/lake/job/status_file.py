@@ -32,6 +32,10 @@ class LakeStatusFile(StatusFile):
                 table = told.table(load.table)
                 done, copying = load.stage == Stage.DONE, load.stage == Stage.COPYING
                 table.state = "ready" if done else "copying" if copying else "waiting"
+                if load.reason:
+                    table.state, table.reason = "waiting", load.reason
+                elif not done:
+                    table.reason = None
                 total = load.blocks * _BLOCK_BYTES
                 of_chunk = load.range_blocks * load.chunk_ranges * _BLOCK_BYTES
                 table.bytes_total = total if done or copying else None
@@ -43,7 +47,7 @@ class LakeStatusFile(StatusFile):
         """Hear of a batch that is durable, of a step of a table's load, or of something else."""
         # Imported by now, whoever told: they bring PySpark along.
         from spillway.lake.batch.materialize import BatchReport  # noqa: PLC0415
-        from spillway.lake.load.initial_load import LoadProgress  # noqa: PLC0415
+        from spillway.lake.load.initial_load import LoadFailed, LoadProgress  # noqa: PLC0415
 
         with self.changing() as told:
             if isinstance(news, BatchReport):
@@ -56,9 +60,13 @@ class LakeStatusFile(StatusFile):
                 told.urgent = bool(news.changes)
             elif isinstance(news, LoadProgress):
                 table = told.table(news.table)
-                table.state = "ready" if news.done else "copying"
+                table.state, table.reason = "ready" if news.done else "copying", None
                 table.bytes_copied, table.bytes_total = news.bytes_done, news.bytes_total
                 told.urgent = news.done
+            elif isinstance(news, LoadFailed):
+                table = told.table(news.table)
+                table.state, table.reason = "waiting", str(news)
+                told.urgent = True
 
 
 def _note_quarantined(told: Progress, lake: LakePath) -> None:

@@ -24,6 +24,10 @@ session's, so a killed process takes it along, and then the table's loaded rows 
 history and it begins anew as of a new S. Meanwhile its current stays as it was, and history
 complete.
 
+A table that can't be loaded, by a value that no file takes for one, is told of and passed over
+(:class:`LoadFailed`): the others are loaded. The snapshot that is lost again and again, a source or
+a disk that fails, are no table's own, and end the load.
+
 Runs on the driver, one load a lake at a time. Tables are loaded one after the other, each in
 parallel; small ones share a snapshot, a large one has its own, so that none is kept longer than one
 large table takes: it keeps VACUUM from removing what changed since.
@@ -42,8 +46,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spillway.consumer.table_copy import DDL_WAITS
-from spillway.errors import LakeError, LakeTableConflict, NotReady
+from spillway.errors import LakeError, LakeTableConflict, NotReady, ValueNotRepresentable
 from spillway.failpoints import failpoint
+from spillway.lake.batch.poison import is_tables_own
 from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape import net_effect
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
 
     from spillway.consumer.slot import SlotPosition
     from spillway.consumer.snapshots import CopiedTable, Source, SourceSnapshot, SourceTable
+    from spillway.errors import SpillwayError
     from spillway.lake.shape.payload import Relation
     from spillway.lake.tables.load_contract import LoadTables
     from spillway.storage.place import LakePath
@@ -113,6 +119,18 @@ class LoadProgress:
             f"loading {self.table}: {share} % of {self.bytes_total / (1 << 20):.0f} MiB, "
             f"{mib / max(self.seconds, 1e-3):.0f} MiB/s, {left:.0f} s left"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """A table that was passed over, for people."""
+
+    table: str
+    error: SpillwayError
+
+    def __str__(self) -> str:
+        told = f"{self.error.message.rstrip('.')}. {self.error.hint}".strip()
+        return f"{self.table} is not loaded: {told}"
 
 
 class _SnapshotLost(Exception):
@@ -170,6 +188,7 @@ class InitialLoad:
         self._stopping = stopping
         self._report = report
         self._range_blocks = max(1, range_bytes // _BLOCK_BYTES)
+        self._failed: list[LoadFailed] = []
         self._chunk_ranges = _RANGES_PER_CORE * max(1, spark.sparkContext.defaultParallelism)
         self._check_source()
 
@@ -208,16 +227,17 @@ class InitialLoad:
             chosen.append(table)
         return chosen
 
-    def run(self, chosen: Sequence[SourceTable]) -> int:
-        """Load the tables that :meth:`choose` gave; return how many were.
+    def run(self, chosen: Sequence[SourceTable]) -> list[LoadFailed]:
+        """Load the tables that :meth:`choose` gave; return those that could not be.
 
         Raises:
             SpillwayError: of the source, of the lake, or NotReady when it was stopped. What is done
                 stays done.
         """
+        self._failed = []
         for group in _groups(chosen):
             self._load_together(group)
-        return len(chosen)
+        return self._failed
 
     def _check_source(self) -> None:
         slot, source = self._slot, self._source
@@ -245,7 +265,7 @@ class InitialLoad:
             with self._continued(table) as snapshot:
                 if snapshot is not None:
                     with suppress(_SnapshotLost):
-                        self._load(table.name, snapshot)
+                        self._load_or_pass_over(table, snapshot)
                         remaining.remove(table)
         for attempt in range(1, _ATTEMPTS + 1):
             if not remaining:
@@ -253,7 +273,7 @@ class InitialLoad:
             snapshot = self._source.snapshot(remaining, self._report, self._stopping)
             try:
                 for table in tuple(remaining):
-                    self._load(table.name, snapshot)
+                    self._load_or_pass_over(table, snapshot)
                     remaining.remove(table)
             except _SnapshotLost as reason:
                 if attempt == _ATTEMPTS:
@@ -291,6 +311,30 @@ class InitialLoad:
         with table_lock(self._path, directory):
             self.tables.drop_loaded(directory, state.lsn_value)
             store_state(self._path, directory, LoadState(name))
+
+    def _load_or_pass_over(self, table: SourceTable, snapshot: SourceSnapshot) -> None:
+        """Load a table; take down why, if that fails by its own trouble."""
+        try:
+            self._load(table.name, snapshot)
+        except _SnapshotLost:
+            raise
+        except BaseException as error:
+            if not isinstance(error, ValueNotRepresentable) and not is_tables_own(error):
+                raise
+            typed = typed_error(
+                error,
+                what=f"loading {table.name} failed",
+                hint="Mend it, and load the table again.",
+                relation=table.name,
+            )
+            failed = LoadFailed(table.name, typed)
+            directory = directory_of(table.schema, table.table)
+            with table_lock(self._path, directory):
+                state = load_state(self._path, directory)
+                assert state is not None  # chosen
+                store_state(self._path, directory, replace(state, reason=str(failed)))
+            self._failed.append(failed)
+            self._report(failed)
 
     def _load(self, name: str, snapshot: SourceSnapshot) -> None:
         began = time.monotonic()
@@ -422,7 +466,7 @@ class InitialLoad:
                 raise _SnapshotLost(_ENDED)
             state = load_state(self._path, directory)
             assert state is not None  # begun
-            store_state(self._path, directory, replace(state, stage=Stage.DONE))
+            store_state(self._path, directory, replace(state, stage=Stage.DONE, reason=""))
         failpoint("lake.load_done")
 
     def _catch_up(self, table: _Table) -> None:

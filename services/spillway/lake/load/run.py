@@ -16,7 +16,7 @@ from spillway.consumer.snapshots import Source
 from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake.session import session_for
 from spillway.lake.shape.payload import directory_of
-from spillway.lake.state import position
+from spillway.lake.state import column_names, position
 from spillway.lake.state.loads import RANGE_BYTES, is_to_load, loading_lock
 from spillway.lake.tables import layout
 from spillway.lake.tables.formats import load_tables
@@ -25,7 +25,7 @@ from spillway.receiver.checks import check_source
 from spillway.receiver.table_privileges import check_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -73,6 +73,8 @@ class LoadSettings:
     token: str = field(default="", repr=False)
     master: str = "local[*]"
     driver_memory: str = "2g"
+    #: further settings of Spark's
+    conf: Mapping[str, str] = field(default_factory=dict)
     jars: Path | None = None
     range_bytes: int = RANGE_BYTES
     #: further options of the client
@@ -96,7 +98,8 @@ def run_load(
     """Load tables and return how many.
 
     Raises:
-        SpillwayError: any kind; tables that are done stay done.
+        SpillwayError: any kind; tables that are done stay done. That of one table's own comes when
+            all others are.
     """
     with closing(connect(settings.options())) as client:
         slot = client.position(settings.slot)
@@ -127,7 +130,9 @@ def run_load(
             settings.path, found.table_format, settings.layout, load.tables, loaded_anew=made_anew
         )
         chosen = load.choose(settings.tables, missing_only=False, resync=settings.resync)
-        return load.run(chosen)
+        for failed in load.run(chosen):
+            raise failed.error
+        return len(chosen)
 
 
 def check_load(
@@ -190,7 +195,8 @@ def prepared(
     tables = load_tables(table_format or settings.table_format, spark, path, settings.slot)
     with loading_lock(path):
         exports = exports_of(settings.options(), slot.slot_name)
-        source = Source(settings.source_dsn, slot.options, exports)
+        shown = {**slot.options, **column_names.plugin_options(path)}
+        source = Source(settings.source_dsn, shown, exports)
         yield InitialLoad(
             spark, tables, path, source, slot, stopping, report, range_bytes=range_bytes
         )

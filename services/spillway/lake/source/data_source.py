@@ -27,6 +27,9 @@ option                      meaning
                             ``spark.sql.python.filterPushdown.enabled``
 ``start_lsn``               where a new query begins, instead of the slot's confirmed_flush_lsn
 ``end_lsn``                 batch reads only: where they end, instead of what is decoded
+``plugin_options``          a JSON object of options of the plugin, over the slot's own. With
+                            ``not_representable`` = ``mark`` a value may be null that is none:
+                            :mod:`spillway.plugins.refused_values`
 ``max_bytes_per_batch``     bytes of WAL that a micro-batch may span (256 MiB); a transaction is
                             never cut
 ``boundaries``              a directory or prefix with LSNs at which a micro-batch must end
@@ -143,6 +146,7 @@ class SpillwayDataSource(DataSource):
         self.partitions = _positive(self.options, "partitions", _DEFAULT_PARTITIONS)
         self.tables = frozenset(_names(self.options, "tables"))
         self.columns = _names(self.options, "columns")
+        self.plugin_options = _texts(self.options, "plugin_options")
         if self.columns and not self.options.get("table"):
             raise InvalidOption(
                 "columns are a table's",
@@ -167,7 +171,9 @@ class SpillwayDataSource(DataSource):
         with closing(connect(self.options)) as client:
             position = _usable(client.position(self.options["slot"]))
             start = _start_lsn(self.options, position)
-            for body in client.read(self.options["slot"], start, position.decoded_lsn):
+            for body in client.read(
+                self.options["slot"], start, position.decoded_lsn, options=self.plugin_options
+            ):
                 message = payloads.parse_message(body)
                 if message.relation.name == self.options["table"]:
                     schema = payloads.lake_schema(message.batch.schema)
@@ -226,7 +232,9 @@ class _RangeReader:
     def read_range(self, part: LsnRange) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows; runs on an executor, once per attempt."""
         with closing(connect(self.options)) as client:
-            bodies = client.read(self.slot, part.start, part.end)
+            bodies = client.read(
+                self.slot, part.start, part.end, options=self.source.plugin_options
+            )
             if self.options.get("table"):
                 yield from self._rows(bodies, part)
             else:
@@ -441,6 +449,23 @@ def _names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
             f"option {name} must be a JSON list of names, not {text!r}", hint='["one", "two"]'
         )
     return tuple(names)
+
+
+def _texts(options: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the texts by name that an option has."""
+    text = options.get(name)
+    if not text:
+        return {}
+    try:
+        texts = json.loads(text)
+    except ValueError:
+        texts = None
+    if not isinstance(texts, dict) or not all(isinstance(each, str) for each in texts.values()):
+        raise InvalidOption(
+            f"option {name} must be a JSON object of texts, not {text!r}",
+            hint='{"numeric_as": "text"}',
+        )
+    return texts
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:

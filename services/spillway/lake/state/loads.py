@@ -70,6 +70,8 @@ class LoadState:
     #: the table's as of the snapshot (:func:`spillway.lake.shape.changes.shape_text`); releases
     #: before it was kept: not known
     shape: str = ""
+    #: why the last try failed, by the table's own trouble; "": it did not
+    reason: str = ""
     version: int = _FORMAT_VERSION
 
     @property
@@ -152,6 +154,16 @@ def has_table(path: LakePath, directory: str) -> bool:
 def loading_tables(path: LakePath) -> list[str]:
     """Return the tables, by their directories, whose current state is a load's to write."""
     return [name for name in loaded_tables(path) if is_loading(path, name)]
+
+
+def failed_loads(path: LakePath) -> dict[str, str]:
+    """Return why tables, by ``schema.table``, were not loaded by their last load."""
+    states = (load_state(path, directory) for directory in loaded_tables(path))
+    return {
+        state.table: state.reason
+        for state in states
+        if state is not None and state.stage != Stage.DONE and state.reason
+    }
 
 
 def loaded_tables(path: LakePath) -> list[str]:

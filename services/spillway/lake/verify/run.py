@@ -35,7 +35,7 @@ from spillway.lake.read import Lake
 from spillway.lake.session import session_for
 from spillway.lake.shape.net_effect import quoted
 from spillway.lake.shape.payload import table_of
-from spillway.lake.state import boundaries, commit_points, job_record, position
+from spillway.lake.state import boundaries, column_names, commit_points, job_record, position
 from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.verify import checksums
@@ -44,7 +44,7 @@ from spillway.pg.lsn import Lsn
 from spillway.storage.place import lake_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -74,6 +74,8 @@ class VerifySettings:
     token: str = field(default="", repr=False)
     master: str = "local[*]"
     driver_memory: str = "2g"
+    #: further settings of Spark's
+    conf: Mapping[str, str] = field(default_factory=dict)
     jars: Path | None = None
     #: further options of the data source
     source_options: dict[str, str] = field(default_factory=dict)
@@ -125,12 +127,16 @@ def verify(
         on_schema_change=record.on_schema_change,  # type: ignore[arg-type] # a run wrote it
         master=settings.master,
         driver_memory=settings.driver_memory,
+        conf=settings.conf,
         source_options=settings.source_options,
     )
     with closing(connect(job.options())) as client:
         source = Source(
             settings.source_dsn,
-            client.position(lake.slot).options,
+            {
+                **client.position(lake.slot).options,
+                **column_names.plugin_options(settings.path),
+            },
             exports_of(job.options(), lake.slot),
         )
     with session_for(settings, lake.table_format, spark) as session:

@@ -25,6 +25,7 @@ from libc.string cimport memset
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
 from spillway._kernels.values.arrow.column cimport (
+    REFUSED_NOTHING,
     KIND_BINARY,
     KIND_BOOL,
     KIND_DATE,
@@ -41,11 +42,12 @@ from spillway._kernels.values.arrow.column cimport (
     empty,
     free_column,
     put_bit,
+    refusal_of,
 )
 from spillway._kernels.reorder.changes cimport (DELETE, INSERT, INVALIDATION, MESSAGE,
                                                 SCHEMA_CHANGE, TRUNCATE, UPDATE)
-from spillway._kernels.values.datum cimport (DATUM_UNCHANGED, Change, Deformer, invalid, load_u32,
-                                             read_change)
+from spillway._kernels.values.datum cimport (DATUM_UNCHANGED, Change, Datum, Deformer, invalid,
+                                             load_u32, read_change)
 from spillway._kernels.messages.buffer cimport (ByteBuffer, MessageBuffer, put_byte, put_bytes,
                                                 release)
 from spillway._kernels.values.text.output cimport CompiledType, TextContext, TypeCompiler
@@ -59,6 +61,10 @@ cdef enum:
     TABLES_MAX = 256
     # Bytes of the plugin's own columns in a row.
     CHANGE_COLUMNS_SIZE = 53
+    # Of a table's refused values, as many are told of as a batch of it has not reached; of each, as
+    # many bytes of its datum are printed.
+    REFUSED_MAX = 32
+    REFUSED_BYTES_MAX = 1024
 
 #: Microseconds from 1970-01-01 to 2000-01-01.
 cdef int64_t EPOCH_US = 946684800000000
@@ -133,6 +139,10 @@ cdef class Table:
     cdef readonly uint64_t last_lsn
     cdef readonly uint64_t commit_end_lsn
     cdef readonly uint32_t xid
+    # Values that have no form and are null instead, where the plan has such marked: the first
+    # ones, as the plugin's documentation has them, and how many there are.
+    cdef readonly list refused
+    cdef readonly size_t refused_count
     # The column at hand, for errors; -1 none.
     cdef int at
 
@@ -169,6 +179,7 @@ cdef class Table:
                 column.output = &compiled.output
             column.settings = &context.values if context.values.codec != NULL else NULL
             column.escape = plan.not_utf8_escaped
+            column.marks = plan.marks_refused
             self.names.append(planned.name.encode())
         self.clear()
 
@@ -194,6 +205,8 @@ cdef class Table:
         self.key_null_count = 0
         self.unchanged_null_count = 0
         self.name_count = 0
+        self.refused = []
+        self.refused_count = 0
         put_bytes(&self.buffers[OP_OFFSETS], &first, 4)
         put_bytes(&self.buffers[UNCHANGED_OFFSETS], &first, 4)
         put_bytes(&self.buffers[NAME_OFFSETS], &first, 4)
@@ -210,12 +223,12 @@ cdef class Table:
         self.put_change_columns(change, op, current)
         if op == c'I' or op == c'U':
             self.deformer.deform(change.new_section, change.new_size, change)
-            size += self.put_columns(0, self.column_count)
+            size += self.put_columns(0, self.column_count, current)
             size += self.put_unchanged(op == c'U')
         elif change.old_section != NULL and op == c'D':
             # What the record has of the row, so that a MERGE finds its key where it always is.
             self.deformer.deform(change.old_section, change.old_size, change)
-            size += self.put_columns(0, self.column_count)
+            size += self.put_columns(0, self.column_count, current)
             size += self.put_unchanged(False)
         else:
             size += self.put_nulls(0, self.column_count)
@@ -224,7 +237,8 @@ cdef class Table:
             if change.old_section != NULL and (op == c'U' or op == c'D'):
                 if op == c'U':
                     self.deformer.deform(change.old_section, change.old_size, change)
-                size += self.put_columns(self.column_count, self.column_count + self.key_count)
+                size += self.put_columns(self.column_count, self.column_count + self.key_count,
+                                         current)
                 put_bit(&self.buffers[KEY_VALIDITY], self.rows, True)
             else:
                 size += self.put_nulls(self.column_count, self.column_count + self.key_count)
@@ -250,15 +264,38 @@ cdef class Table:
         self.xid = current.xid
         return 0
 
-    cdef Py_ssize_t put_columns(self, int first, int end) except -1 nogil:
+    cdef Py_ssize_t put_columns(self, int first, int end, Current* current) except -1 nogil:
         cdef Py_ssize_t size = 0
         cdef int i
         for i in range(first, end):
             self.at = i
             size += append_datum(&self.columns[i], self.rows,
                                  &self.deformer.values[self.attributes[i]])
+            if self.columns[i].refusal != REFUSED_NOTHING:
+                with gil:
+                    self.note_refused(i, &self.deformer.values[self.attributes[i]], current)
         self.at = -1
         return size
+
+    cdef int note_refused(self, int i, const Datum* value, Current* current) except -1:
+        """Take down a value that has no form. What is beyond the bound is after what is told."""
+        cdef Column* column = &self.columns[i]
+        cdef size_t size = min(value.size, <size_t>REFUSED_BYTES_MAX)
+        what, hint = refusal_of(column, column.refusal)
+        column.refusal = REFUSED_NOTHING
+        self.refused_count += 1
+        if len(self.refused) < REFUSED_MAX:
+            planned = (*self.plan.columns, *self.plan.key_columns)[i]
+            self.refused.append({
+                "column": planned.column.name,
+                "reason": what,
+                "hint": hint,
+                "row": self.rows,
+                "lsn": self.last_lsn,
+                "commit_lsn": current.commit_lsn,
+                "datum": (<const char*>value.data)[:<Py_ssize_t>size],
+            })
+        return 0
 
     cdef Py_ssize_t put_nulls(self, int first, int end) except -1 nogil:
         cdef Py_ssize_t size = 0

@@ -24,6 +24,19 @@ cdef enum Kind:
     KIND_DECIMAL = 9    # decimal128(precision, scale)
 
 
+# Why a value has no form in its column's type.
+cdef enum Refusal:
+    REFUSED_NOTHING = 0
+    REFUSED_TOO_LONG
+    REFUSED_NOT_UTF8
+    REFUSED_INFINITE_TIMESTAMP
+    REFUSED_LATE_TIMESTAMP
+    REFUSED_INFINITE_DATE
+    REFUSED_END_OF_DAY
+    REFUSED_SPECIAL_NUMERIC
+    REFUSED_WIDE_NUMERIC
+
+
 cdef struct Column:
     Kind kind
     int width               # bytes of one value; 0: a bit, or variable
@@ -34,6 +47,9 @@ cdef struct Column:
     const TextSettings* settings
     # bytes of text that are not UTF-8: as \xff, rather than an error
     bint escape
+    # a value without a form is null and leaves its reason in ``refusal``, rather than an error
+    bint marks
+    Refusal refusal
     size_t null_count
     ByteBuffer validity
     ByteBuffer offsets
@@ -43,6 +59,9 @@ cdef struct Column:
 # Each returns how many bytes the row took in ``values``. *row* is how many rows there were before.
 cdef Py_ssize_t append_null(Column* column, size_t row) except -1 nogil
 cdef Py_ssize_t append_datum(Column* column, size_t row, const Datum* value) except -1 nogil
+
+# Why a value has no form, and what mends that.
+cdef tuple refusal_of(const Column* column, Refusal why)
 
 # Make ready for row 0: for a new builder too.
 cdef int clear_column(Column* column) except -1 nogil

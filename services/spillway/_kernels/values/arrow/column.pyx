@@ -7,7 +7,8 @@ bytea) a value is copied; dates and timestamps change their epoch from 2000 to 1
 128-bit integers; what has no Arrow form is printed as PostgreSQL prints it.
 
 Some values of a type have no Arrow form although the type has: infinity, NaN, 24:00:00. Those raise
-ValueNotRepresentable rather than become something else.
+ValueNotRepresentable rather than become something else; in a column that ``marks`` they become
+null, and ``refusal`` says why until whoever appended the row has taken it down.
 
 Source: the numeric format is in src/backend/utils/adt/numeric.c (NumericShort, NumericLong);
 Arrow's is "Arrow Columnar Format", sections Physical Memory Layout and Decimal.
@@ -134,8 +135,44 @@ cdef str TEMPORAL_HINT = (
 cdef str NUMERIC_HINT = "Set the slot's option numeric_as=text: numeric columns are then text."
 
 
-cdef int unrepresentable(str what, str hint) except -1:
-    raise ValueNotRepresentable(what, hint=hint)
+cdef Py_ssize_t refuse(Column* column, size_t row, Refusal why, size_t size) except -1 nogil:
+    """Append what stands for a value without a form: nothing, by an error, or a null and the
+    reason. *size* is how long ``values`` was before it.
+    """
+    if not column.marks:
+        with gil:
+            what, hint = refusal_of(column, why)
+            # What was written of it stays in the row that is given up.
+            raise ValueNotRepresentable(what, hint=hint)
+    column.values.size = size
+    column.refusal = why
+    return append_null(column, row)
+
+
+cdef tuple refusal_of(const Column* column, Refusal why):
+    """Return why a value has no form, and what mends that."""
+    if why == REFUSED_TOO_LONG:
+        return (
+            "a batch's values of the column exceed 2 GiB", "Lower the slot's option batch_bytes."
+        )
+    if why == REFUSED_NOT_UTF8:
+        return (
+            "a value is not UTF-8, the encoding of Arrow's text",
+            "Set the slot's option not_utf8=escape: such bytes are then \\xff.",
+        )
+    if why == REFUSED_INFINITE_TIMESTAMP:
+        return "infinity is not a timestamp in Arrow", TEMPORAL_HINT
+    if why == REFUSED_LATE_TIMESTAMP:
+        return "the timestamp is later than Arrow's last", TEMPORAL_HINT
+    if why == REFUSED_INFINITE_DATE:
+        return "infinity is not a date in Arrow", TEMPORAL_HINT
+    if why == REFUSED_END_OF_DAY:
+        return "24:00:00 is not a time of day in Arrow", TEMPORAL_HINT
+    if why == REFUSED_SPECIAL_NUMERIC:
+        return "NaN and infinity are not decimals in Arrow", NUMERIC_HINT
+    return (
+        f"the value does not fit decimal128({column.precision}, {column.scale})", NUMERIC_HINT
+    )
 
 
 cdef bint is_utf8(const uint8_t* data, size_t size) noexcept nogil:
@@ -218,13 +255,7 @@ cdef inline void copy_fixed(uint8_t* to, const uint8_t* source, int width) noexc
 
 cdef inline int put_offset(Column* column) except -1 nogil:
     """End a value of variable length."""
-    cdef int32_t end
-    if column.values.size > OFFSETS_MAX:
-        with gil:
-            unrepresentable(
-                "a batch's values of the column exceed 2 GiB",
-                "Lower the slot's option batch_bytes.")
-    end = <int32_t>column.values.size
+    cdef int32_t end = <int32_t>column.values.size
     return put_bytes(&column.offsets, &end, 4)
 
 
@@ -243,62 +274,64 @@ cdef Py_ssize_t append_null(Column* column, size_t row) except -1 nogil:
 
 cdef Py_ssize_t append_datum(Column* column, size_t row, const Datum* value) except -1 nogil:
     """Append a row; an unchanged TOAST datum counts as null."""
-    cdef size_t before
+    cdef size_t before = column.values.size
+    cdef int refusal = REFUSED_NOTHING
     if value.state != DATUM_VALUE:
         return append_null(column, row)
     if column.kind == KIND_FIXED:
         if value.size != <size_t>column.width:
             return invalid(b"a value has another length than its type")
         copy_fixed(extend(&column.values, column.width), value.data, column.width)
-    elif column.kind == KIND_BINARY or column.kind == KIND_TEXT:
-        before = column.values.size
-        put_bytes(&column.values, value.data, value.size)
-        if column.kind == KIND_TEXT:
-            make_utf8(column, before)
-        put_offset(column)
-        put_bit(&column.validity, row, True)
-        return <Py_ssize_t>(column.values.size - before) + 4
-    elif column.kind == KIND_PRINTED:
-        before = column.values.size
-        column.output.write(column.output, value.data, value.size, &column.values)
-        make_utf8(column, before)
+    elif (column.kind == KIND_BINARY or column.kind == KIND_TEXT
+            or column.kind == KIND_PRINTED):
+        if column.kind == KIND_PRINTED:
+            column.output.write(column.output, value.data, value.size, &column.values)
+        else:
+            put_bytes(&column.values, value.data, value.size)
+        if column.kind != KIND_BINARY:
+            refusal = make_utf8(column, before)
+        if refusal == REFUSED_NOTHING and column.values.size > OFFSETS_MAX:
+            refusal = REFUSED_TOO_LONG
+        if refusal != REFUSED_NOTHING:
+            return refuse(column, row, <Refusal>refusal, before)
         put_offset(column)
         put_bit(&column.validity, row, True)
         return <Py_ssize_t>(column.values.size - before) + 4
     elif column.kind == KIND_TIMESTAMP:
-        put_timestamp(&column.values, value)
+        refusal = put_timestamp(&column.values, value)
     elif column.kind == KIND_DECIMAL:
-        put_decimal(column, value)
+        refusal = put_decimal(column, value)
     elif column.kind == KIND_BOOL:
         if value.size != 1:
             return invalid(b"a boolean is not one byte")
         put_bit(&column.values, row, value.data[0] != 0)
     elif column.kind == KIND_DATE:
-        put_date(&column.values, value)
+        refusal = put_date(&column.values, value)
     else:
-        put_time(&column.values, value)
+        refusal = put_time(&column.values, value)
+    if refusal != REFUSED_NOTHING:
+        return refuse(column, row, <Refusal>refusal, before)
     put_bit(&column.validity, row, True)
     return column.width
 
+
+# Those that follow return a Refusal.
 
 cdef inline int make_utf8(Column* column, size_t start) except -1 nogil:
     """Convert the text from *start* on, which is in the database's encoding, to UTF-8."""
     if column.settings != NULL:
         convert_text(&column.values, start, column.settings)
     if not is_utf8(column.values.data + start, column.values.size - start):
+        if not column.escape:
+            return REFUSED_NOT_UTF8
         with gil:
             escape_text(column, start)
-    return 0
+    return REFUSED_NOTHING
 
 
 cdef int escape_text(Column* column, size_t start) except -1:
     cdef bytes text = PyBytes_FromStringAndSize(<char*>column.values.data + start,
                                                 column.values.size - start)
-    if not column.escape:
-        # It stays in the row that is given up.
-        unrepresentable(
-            "a value is not UTF-8, the encoding of Arrow's text",
-            "Set the slot's option not_utf8=escape: such bytes are then \\xff.")
     text = text.decode("utf-8", "backslashreplace").encode()
     column.values.size = start
     return put_bytes(&column.values, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
@@ -310,11 +343,9 @@ cdef int put_timestamp(ByteBuffer* values, const Datum* value) except -1 nogil:
         return invalid(b"a timestamp is not eight bytes")
     microseconds = load_i64(value.data)
     if microseconds == INT64_LOWEST or microseconds == INT64_HIGHEST:
-        with gil:
-            unrepresentable("infinity is not a timestamp in Arrow", TEMPORAL_HINT)
+        return REFUSED_INFINITE_TIMESTAMP
     if microseconds > INT64_HIGHEST - EPOCH_US:
-        with gil:
-            unrepresentable("the timestamp is later than Arrow's last", TEMPORAL_HINT)
+        return REFUSED_LATE_TIMESTAMP
     microseconds += EPOCH_US
     return put_bytes(values, &microseconds, 8)
 
@@ -325,8 +356,7 @@ cdef int put_date(ByteBuffer* values, const Datum* value) except -1 nogil:
         return invalid(b"a date is not four bytes")
     days = load_i32(value.data)
     if days == INT32_LOWEST or days == INT32_HIGHEST:
-        with gil:
-            unrepresentable("infinity is not a date in Arrow", TEMPORAL_HINT)
+        return REFUSED_INFINITE_DATE
     if days > INT32_HIGHEST - EPOCH_DAYS:
         return invalid(b"a date is later than PostgreSQL's last")
     days += EPOCH_DAYS
@@ -339,8 +369,7 @@ cdef int put_time(ByteBuffer* values, const Datum* value) except -1 nogil:
         return invalid(b"a time is not eight bytes")
     microseconds = load_i64(value.data)
     if microseconds == DAY_US:
-        with gil:
-            unrepresentable("24:00:00 is not a time of day in Arrow", TEMPORAL_HINT)
+        return REFUSED_END_OF_DAY
     if microseconds < 0 or microseconds > DAY_US:
         return invalid(b"a time of day is outside of the day")
     return put_bytes(values, &microseconds, 8)
@@ -350,12 +379,7 @@ cdef int put_decimal(Column* column, const Datum* value) except -1 nogil:
     cdef int outcome = spillway_numeric_to_decimal(
         value.data, value.size, column.precision, column.scale, extend(&column.values, 16))
     if outcome == DECIMAL_DONE:
-        return 0
+        return REFUSED_NOTHING
     if outcome == DECIMAL_MALFORMED:
         return invalid(b"a numeric value is malformed")
-    with gil:
-        if outcome == DECIMAL_SPECIAL:
-            unrepresentable("NaN and infinity are not decimals in Arrow", NUMERIC_HINT)
-        unrepresentable(
-            f"the value does not fit decimal128({column.precision}, {column.scale})", NUMERIC_HINT)
-    return -1
+    return REFUSED_SPECIAL_NUMERIC if outcome == DECIMAL_SPECIAL else REFUSED_WIDE_NUMERIC
