@@ -17,6 +17,7 @@ from spillway import __version__
 from spillway.admin.application import Admin
 from spillway.connection_bound import ConnectionBound
 from spillway.errors import StorageError
+from spillway.listener_signs import ListenerSigns
 from spillway.slot_manager.app import create_app
 from spillway.slot_manager.server import HttpServer
 from spillway.stream.connections import GrpcConnections
@@ -125,7 +126,10 @@ async def listening(
     if pg_listener is not None:
         pg_port = pg_listener.getsockname()[1]
         rules = ClientRules(doors.certificate, doors.client_timeout_s, doors.sql_connections)
-        walsender = WalsenderServer(engine, users, pg_bound, rules)
+        host = f"[{doors.host}]" if ":" in doors.host else doors.host
+        signs = ListenerSigns(pg_bound.door, f"{host}:{pg_port}")
+        engine.watch_listener(signs)
+        walsender = WalsenderServer(engine, users, pg_bound, rules, signs)
         watches.append(
             asyncio.create_task(walsender.serve(pg_listener), name="spillway-walsenders")
         )

@@ -74,6 +74,8 @@ from spillway.store.rows import Fence
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+    from spillway.listener_signs import ListenerSigns
+
 CREATED_AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 FIRST_LSN = Lsn.parse("0/1000000")
 #: the distance between two records, so that positions in tests are easy to read
@@ -105,6 +107,7 @@ class FakeEngine:
         self.unreadable: list[str] = []
         #: what keeps it from its work
         self.in_the_way: list[Obstacle] = []
+        self.watched_listeners: list[ListenerSigns] = []
         self.warned_of: list[Obstacle] = []
         self.is_alive = True
         #: of every slot
@@ -513,6 +516,12 @@ class FakeEngine:
                 self.active_consumers.pop(slot_name, None)
             if not peek and slot_name in self.slots:
                 self.change_slot(slot_name, active=False, active_pid=None)
+
+    def watch_listener(self, signs: ListenerSigns) -> None:
+        self.watched_listeners.append(signs)
+
+    def listeners(self) -> list[ListenerSigns]:
+        return self.watched_listeners
 
     def obstacles(self) -> list[Obstacle]:
         return self.in_the_way

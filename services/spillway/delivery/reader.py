@@ -32,6 +32,7 @@ from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.transaction import Streamed, TransactionKind
 from spillway.delivery.model import Change
+from spillway.errors import ValueNotRepresentable
 from spillway.pg.lsn import Lsn
 from spillway.txlog.cursor import TransactionCursor
 
@@ -139,6 +140,8 @@ class SlotReader:
         #: final_lsn of the first transaction that the last step met, 0 when it met none
         self.first_lsn = 0
         self._reached_end = False
+        # What the next step raises.
+        self._failure: ValueNotRepresentable | None = None
         #: transactions read to their end, and payload bytes made
         self.transactions = 0
         self.bytes = 0
@@ -217,9 +220,21 @@ class SlotReader:
         A large transaction is handed out in several steps. *message_limit* is looked at where a
         transaction ends, and so may be exceeded by the last one.
         """
+        if self._failure is not None:
+            raise self._failure
         out = self._out = _take_buffer()
         try:
             return self._step(out, batch_bytes, message_limit)
+        except ValueNotRepresentable as error:
+            if "character" not in error.details or not out.count:
+                raise
+            # A character that the client has not: what is before it is handed out, as a walsender
+            # has sent it by then. It does not count as confirmed.
+            self._failure = error
+            messages = out.take()
+            messages.notices = self._plugin.take_notices()
+            self.bytes += len(messages.payload)
+            return Step(messages, self.confirm_lsn, exhausted=False, reached_end=False)
         finally:
             self._out = _NO_BUFFER
             # Also what a step that failed has left in it.

@@ -24,7 +24,8 @@ assert euc_codecs
 
 _CODECS: Final = {
     "UTF8": "utf-8", "EUC_CN": "gb2312", "EUC_JP": "spillway_euc_jp",
-    "EUC_JIS_2004": "spillway_euc_jis_2004", "EUC_KR": "spillway_euc_kr", "LATIN1": "iso8859-1",
+    "EUC_JIS_2004": "spillway_euc_jis_2004", "EUC_KR": "spillway_euc_kr",
+    "EUC_TW": "spillway_euc_tw", "LATIN1": "iso8859-1",
     "LATIN2": "iso8859-2", "LATIN3": "iso8859-3", "LATIN4": "iso8859-4", "LATIN5": "iso8859-9",
     "LATIN6": "iso8859-10", "LATIN7": "iso8859-13", "LATIN8": "iso8859-14", "LATIN9": "iso8859-15",
     "LATIN10": "iso8859-16", "ISO_8859_5": "iso8859-5", "ISO_8859_6": "iso8859-6",
@@ -33,6 +34,9 @@ _CODECS: Final = {
     "WIN1252": "cp1252", "WIN1253": "cp1253", "WIN1254": "cp1254", "WIN1255": "cp1255",
     "WIN1256": "cp1256", "WIN1257": "cp1257", "WIN1258": "cp1258",
 }  # fmt: skip
+
+#: Names of those that text of a database can be read in, but SQL_ASCII.
+SERVER_ENCODINGS: Final = frozenset(_CODECS)
 
 _SQL_ASCII: Final = ServerEncoding("utf-8", "surrogateescape")
 
@@ -79,7 +83,7 @@ def server_encoding(name: str) -> ServerEncoding:
     """Return how to decode text of a database whose encoding is *name*, ``UTF8`` for one.
 
     Raises:
-        SourceError: Python has no codec for it (EUC_TW and MULE_INTERNAL).
+        SourceError: there is no codec for it: MULE_INTERNAL.
     """
     if name == "SQL_ASCII":
         return _SQL_ASCII

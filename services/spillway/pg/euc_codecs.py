@@ -1,17 +1,21 @@
-"""EUC_JP, EUC_JIS_2004 and EUC_KR as PostgreSQL converts them to UTF-8, where Python's codecs
-differ.
+"""EUC_JP, EUC_JIS_2004, EUC_KR and EUC_TW as PostgreSQL converts them to UTF-8, where Python's
+codecs differ, or there is none.
 
 PostgreSQL's EUC_JP is that of Microsoft: with NEC's row 13, IBM's extensions and the wide forms of
 a few signs. The codecs here are Python's with those characters put right, under names of their own
 (``spillway_euc_jp``), which :mod:`spillway.pg.encoding` gives out. Text without such a character
-costs what Python's codec costs.
+costs what Python's codec costs. EUC_TW is read out of ``euc_tw.txt``, a line a row of 94
+characters, when it is asked for first.
 
-Source: src/backend/utils/mb/Unicode/euc_{jp,kr}_to_utf8.map, euc_jis_2004_to_utf8.map
+Source: src/backend/utils/mb/Unicode/euc_{jp,kr}_to_utf8.map, euc_jis_2004_to_utf8.map;
+``tests/golden/record_euc_tw.py``
 """
 
 from __future__ import annotations
 
 import codecs
+import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 #: First bytes of characters of two and of three bytes; from 0xA1 on there are two as well.
 _SINGLE_SHIFT_2, _SINGLE_SHIFT_3, _TWO_BYTES = 0x8E, 0x8F, 0xA1
 _ROW_CELLS: Final = range(94)
+_EUC_TW: Final = "spillway_euc_tw"
+#: in euc_tw.txt
+_NO_CHARACTER: Final = "?"
 
 #: IBM's extensions in Shift JIS; those that are in no JIS set follow one another in EUC from 8FF3F3
 #: on.
@@ -129,6 +136,66 @@ class _Codec:
         return b"".join(parts), len(text)
 
 
+@functools.cache
+def euc_tw() -> Mapping[str, bytes]:
+    """Return where EUC_TW has each of its characters beyond ASCII."""
+    places = {}
+    for line in Path(__file__).with_name("euc_tw.txt").read_text(encoding="utf-8").splitlines():
+        first, row = line.split(" ", 1)
+        for cell, character in enumerate(row):
+            if character != _NO_CHARACTER:
+                places[character] = bytes.fromhex(first) + bytes((_TWO_BYTES + cell,))
+    return places
+
+
+@functools.cache
+def _euc_tw_characters() -> Mapping[bytes, str]:
+    characters = {place: character for character, place in euc_tw().items()}
+    # Plane 1 may be written as the others are, too.
+    plane_1 = {b"\x8e\xa1" + place: character for place, character in characters.items()
+               if len(place) == 2}  # fmt: skip
+    return {**characters, **plane_1}
+
+
+def _decode_euc_tw(data: bytes, errors: str = "strict") -> tuple[str, int]:
+    content = bytes(data)
+    characters = _euc_tw_characters()
+    parts = []
+    position = 0
+    while position < len(content):
+        first = content[position]
+        size = 1 if first < 0x80 else 4 if first == _SINGLE_SHIFT_2 else 2
+        place = content[position : position + size]
+        text = chr(first) if size == 1 else characters.get(place)
+        position += len(place)
+        if text is None:
+            error = UnicodeDecodeError(
+                _EUC_TW, content, position - len(place), position, "there is no such character"
+            )
+            instead, position = codecs.lookup_error(errors)(error)
+            text = instead if isinstance(instead, str) else instead.decode()
+        parts.append(text)
+    return "".join(parts), len(content)
+
+
+def _encode_euc_tw(text: str, errors: str = "strict") -> tuple[bytes, int]:
+    places = euc_tw()
+    parts = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        place = character.encode() if character < "\x80" else places.get(character)
+        position += 1
+        if place is None:
+            error = UnicodeEncodeError(
+                _EUC_TW, text, position - 1, position, "there is no such character"
+            )
+            instead, position = codecs.lookup_error(errors)(error)
+            place = instead if isinstance(instead, bytes) else instead.encode("ascii")
+        parts.append(place)
+    return b"".join(parts), len(text)
+
+
 def _size(first: int) -> int:
     if first == _SINGLE_SHIFT_3:
         return 3
@@ -136,6 +203,11 @@ def _size(first: int) -> int:
 
 
 def _info(name: str) -> codecs.CodecInfo | None:
+    if name == _EUC_TW:
+        # As below: the names of the arguments don't matter.
+        to_bytes: Callable[..., tuple[bytes, int]] = _encode_euc_tw
+        to_text: Callable[..., tuple[str, int]] = _decode_euc_tw
+        return codecs.CodecInfo(name=name, encode=to_bytes, decode=to_text)
     found = _CODECS.get(name)
     if found is None:
         return None

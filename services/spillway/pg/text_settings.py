@@ -16,6 +16,8 @@ from spillway.pg.timezone import transitions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spillway.pg.client_text import TextRules
+
 _EXTRA_FLOAT_DIGITS_MIN: Final = -15
 _EXTRA_FLOAT_DIGITS_MAX: Final = 3
 _INTERVAL_STYLES: Final = ("postgres", "postgres_verbose", "sql_standard", "iso_8601")
@@ -60,6 +62,10 @@ class TextSettings:
     #: Python's codec of the database's encoding: names are written in it, as the values beside them
     #: are
     encoding: str = "utf-8"
+    #: what becomes of text in values in their send format; None: UTF-8
+    sent_text: TextRules | None = None
+    #: what xml declares in its send format; None: nothing, as for UTF8
+    xml_encoding: str | None = None
 
     @classmethod
     def from_options(

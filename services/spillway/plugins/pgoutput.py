@@ -23,6 +23,7 @@ Source: src/backend/replication/pgoutput/pgoutput.c; src/backend/replication/log
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import struct
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from spillway._kernels.encoders.pgoutput.encoder import Encoder
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import NotCaptured, UnknownPublication
+from spillway.pg.client_text import SQL_ASCII, UTF8, text_rules
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import Since
 from spillway.plugins.ddl_event import PREFIX, DdlEvents
@@ -390,6 +392,15 @@ def _read(
         options, context.server_version_num, context.encoding
     )
     parsed = parse_options(rest, context.server_version_num, complete=complete)
+    if complete and parsed.binary and parsed.send_encoding is not None:
+        # Its rules are made when there is something to be sent, not when options are checked.
+        server, client = parsed.send_encoding
+        settings = dataclasses.replace(
+            settings,
+            sent_text=text_rules(server, client),
+            # SQL_ASCII is number 0, which is none to xml_send.
+            xml_encoding=None if client in (UTF8, SQL_ASCII) else client,
+        )
     captured = context.captured_publications
     if captured and (missing := sorted(set(parsed.publication_names) - set(captured))):
         raise NotCaptured(

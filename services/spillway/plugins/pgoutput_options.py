@@ -3,10 +3,12 @@
 Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
-Three options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
+Four options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
 publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks
 for events of DDL; ``spillway.origin`` is origin for every version, also those whose pgoutput has no
-such option.
+such option; ``spillway.send_encoding`` is what PostgreSQL has the session for: what text within
+values in their send format is converted from and to, "EUC_JP/SJIS" for one. The port of
+PostgreSQL's protocol gives it, and converts everything else itself.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -20,6 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidOption
+from spillway.pg.character_maps import WIDE_ENCODINGS
+from spillway.pg.client_text import SEND_ENCODING, SQL_ASCII, UTF8, is_converted
+from spillway.pg.encoding import SERVER_ENCODINGS
 from spillway.pg.identifier import split_identifiers
 from spillway.pg.versions import Since, refuses_empty_proto_version
 
@@ -37,8 +42,12 @@ _SPACE: Final = r"[ \t\n\v\f\r]*"
 _HINT: Final = "pgoutput needs proto_version and publication_names."
 ALL_TABLES: Final = "spillway.all_tables"
 ORIGIN: Final = "spillway.origin"
-#: options that are not PostgreSQL's and are on or off, by the fields that they set
-_OUR_OWN: Final = {ALL_TABLES: "all_tables", "spillway.ddl": "ddl"}
+#: options that are not PostgreSQL's, by the fields that they set
+_OUR_OWN: Final = {
+    ALL_TABLES: "all_tables",
+    "spillway.ddl": "ddl",
+    SEND_ENCODING: "send_encoding",
+}
 
 
 class StreamingMode(enum.Enum):
@@ -66,6 +75,8 @@ class PgoutputOptions:
     all_tables: bool = False
     #: events of DDL, as logical messages
     ddl: bool = False
+    #: the database's encoding and the client's, for text in the send format; None: it is UTF-8
+    send_encoding: tuple[str, str] | None = None
 
 
 def parse_options(
@@ -108,7 +119,8 @@ def parse_options(
             ):
                 values["only_local"] = _origin(value)
             case _ if option in _OUR_OWN:
-                values[_OUR_OWN[option]] = _boolean(option, value)
+                read = _send_encoding if option == SEND_ENCODING else _boolean
+                values[_OUR_OWN[option]] = read(option, value)
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",
@@ -231,6 +243,19 @@ def _origin(value: str) -> bool:
         case "any":
             return False
     raise _refused(f'unrecognized origin value: "{value}"', "Give none or any.", "origin")
+
+
+def _send_encoding(option: str, value: str) -> tuple[str, str]:
+    server, _, client = value.partition("/")
+    names = {UTF8, SQL_ASCII, *SERVER_ENCODINGS, *WIDE_ENCODINGS}
+    if not {server, client} <= names or not is_converted(server, client):
+        raise _refused(
+            f'"{value}" is no conversion of text',
+            "Give the database's encoding and the client's, LATIN1/UTF8 for one; leave it out for "
+            "UTF8.",
+            option,
+        )
+    return server, client
 
 
 def _refused(message: str, hint: str, option: str) -> InvalidOption:

@@ -64,7 +64,7 @@ def _plain(codec: Callable[[bytes], str]) -> TextCodec:
 
 
 _BUILT_IN: Final[dict[int, TextCodec]] = {
-    142: _plain(xml_text),
+    142: lambda payload, settings: xml_text(payload, settings.xml_encoding),
     2970: _plain(snapshot_text),
     3361: _plain(ndistinct_text),
     3402: _plain(dependencies_text),

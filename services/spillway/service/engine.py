@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from spillway.delivery.slots import Slot
+    from spillway.listener_signs import ListenerSigns
     from spillway.plugins.interface import OutputPlugin
     from spillway.receiver.checks import SourceFacts
     from spillway.service.model import (
@@ -136,6 +137,7 @@ class Engine:
         self._sources = Sources(data, metadata, settings, self._workers, self._leases, self._rows)
         self._reserve = data.reserve
         self._certificate = certificate
+        self._listeners: list[ListenerSigns] = []
         self._watch = MetadataWatch(metadata, data.instance)
         self._seen_s = time.monotonic()
         self._upkeep: asyncio.Task[None] | None = None
@@ -182,10 +184,19 @@ class Engine:
 
     # -- how it stands ------------------------------------------------------------------------
 
+    def watch_listener(self, signs: ListenerSigns) -> None:
+        """Have a door's listener count among what the service's work needs."""
+        self._listeners.append(signs)
+
+    def listeners(self) -> list[ListenerSigns]:
+        """Give the signs of the listeners that are watched."""
+        return list(self._listeners)
+
     def obstacles(self) -> list[Obstacle]:
         """Give what keeps the service from its work."""
         sources = self._sources.all()
-        return list(obstacles_of(sources, self._watch, self._reserve, self._certificate))
+        listeners = self._listeners
+        return list(obstacles_of(sources, self._watch, self._reserve, self._certificate, listeners))
 
     def warnings(self) -> list[Obstacle]:
         """Give what will keep the service from its work if nobody does anything."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from spillway.delivery.model import LiveConsumer
+    from spillway.listener_signs import ListenerSigns
     from spillway.pg.lsn import Lsn
     from spillway.receiver.checks import SourceFacts
     from spillway.service.model import (
@@ -303,6 +304,14 @@ class EngineInterface(Protocol):
         Raises:
             NoConsumer: nobody has the slot.
         """
+        ...
+
+    def watch_listener(self, signs: ListenerSigns) -> None:
+        """Have a door's listener count among what the service's work needs."""
+        ...
+
+    def listeners(self) -> list[ListenerSigns]:
+        """Give the signs of the listeners that are watched."""
         ...
 
     def obstacles(self) -> list[Obstacle]:

@@ -97,9 +97,9 @@ class SlotSnapshot:
 class Obstacle:
     """Something that keeps the service from doing its work, or soon may."""
 
-    #: metadata, disk, certificate, source, database
+    #: metadata, disk, certificate, listener, source, database
     kind: str
-    #: which one: metadata, a directory, tls, the source's name, source/database
+    #: which one: metadata, a directory, tls, the door, the source's name, source/database
     name: str
     code: str
     message: str

@@ -7,6 +7,7 @@ Made afresh of facts at each question. The service is ready when nothing of this
   :class:`MetadataWatch` writes a row every few seconds, since a store that can be read may well be
   locked, full or read-only.
 - *disk*: it is full; the reserve for metadata is in use.
+- *listener*: nobody new can connect to a port that is served, as the listener itself knows.
 - *certificate*: it has expired or is not valid yet, so that clients refuse the service.
 - *source*: it was not heard since the service started, or not every database of it was opened; or
   does not stream for longer than :data:`NOT_STREAMING_S`, which a restart of the primary or a
@@ -29,6 +30,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import (
+    AddressUnavailable,
     DatabaseDropped,
     DiskFull,
     MetadataError,
@@ -41,6 +43,7 @@ from spillway.service.model import Obstacle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from spillway.listener_signs import ListenerSigns
     from spillway.sessions.source import Source
     from spillway.storage.disk_reserve import DiskReserve
     from spillway.store.metadata import MetadataStore
@@ -121,6 +124,7 @@ def obstacles_of(
     watch: MetadataWatch,
     reserve: DiskReserve,
     certificate: ServerCertificate | None,
+    listeners: Iterable[ListenerSigns] = (),
 ) -> Iterator[Obstacle]:
     """Give what keeps the service from its work; see the top."""
     if (metadata := watch.obstacle()) is not None:
@@ -128,6 +132,8 @@ def obstacles_of(
     if reserve.full_since is not None:
         yield disk_obstacle(reserve)
     yield from _of_certificate(certificate, refused=True)
+    for listener in listeners:
+        yield from _of_listener(listener)
     for source in sources:
         yield from _of_source(source)
 
@@ -149,6 +155,21 @@ def _of_certificate(certificate: ServerCertificate | None, *, refused: bool) -> 
                 trouble.since,
                 trouble.title,
             )
+
+
+def _of_listener(listener: ListenerSigns) -> Iterator[Obstacle]:
+    trouble = listener.trouble
+    if trouble is not None:
+        yield Obstacle(
+            "listener",
+            listener.door,
+            AddressUnavailable.code,
+            f"nobody can connect to {listener.address}: {trouble.message}",
+            "It is tried again every second. Another program may have the address, or the process "
+            "has too few open files: see what listens there, and raise ulimit -n.",
+            datetime.fromtimestamp(trouble.since_s, UTC),
+            f"Nobody can connect by the protocol of {listener.door}",
+        )
 
 
 def disk_obstacle(reserve: DiskReserve) -> Obstacle:

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from spillway.connection_bound import ConnectionBound
 from spillway.errors import UnknownSlot
+from spillway.listener_signs import ListenerSigns
 from spillway.service.interface import EngineInterface
 from spillway.service.model import Obstacle, SlotInfo, SourceInfo
 from spillway.slot_manager.dependencies import Engine, Subscriptions
@@ -41,7 +42,7 @@ async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions
     registry.register(_Obstacles(engine.obstacles(), engine.warnings()))
     registry.register(_Positions(await engine.list_sources(), slots, lags))
     registry.register(_SubscriptionStates(await subscriptions.list_all()))
-    registry.register(_Connections(request.app.state.bounds))
+    registry.register(_Connections(request.app.state.bounds, engine.listeners()))
     if request.app.state.certificate is not None:
         registry.register(_Certificate(request.app.state.certificate))
     ProcessCollector(registry=registry)
@@ -49,20 +50,50 @@ async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions
 
 
 class _Connections(Collector):
-    def __init__(self, bounds: Sequence[ConnectionBound]) -> None:
+    def __init__(
+        self, bounds: Sequence[ConnectionBound], listeners: Sequence[ListenerSigns]
+    ) -> None:
         self._bounds = bounds
+        self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(
             "spillway_connections_refused",
-            "Connections that were refused since the start, since there were too many in all or of "
-            "their address.",
+            "Connections that were refused since the start, by why: too many in all or of their "
+            "address, or what the door said.",
             labels=("door", "reason"),
         )
         for bound in self._bounds:
             for reason, count in bound.refused.items():
                 refused.add_metric([bound.door, reason], count)
+        accepted = CounterMetricFamily(
+            "spillway_connections_accepted",
+            "Connections that were accepted since the start.",
+            labels=("door",),
+        )
+        for listener in self._listeners:
+            for why, count in sorted(listener.refused.items()):
+                refused.add_metric([listener.door, why], count)
+            accepted.add_metric([listener.door], listener.accepted)
         yield refused
+        yield accepted
+        yield _family(
+            "spillway_listening",
+            "1 while whoever connects to the door is answered, as its listener knows.",
+            ("door",),
+            (((one.door,), float(one.is_listening)) for one in self._listeners),
+        )
+        yield _family(
+            "spillway_sessions",
+            "Sessions of clients that have come in, by what they do: streaming a slot, commands "
+            "with a database (logical) or without (physical), sql.",
+            ("door", "doing"),
+            (
+                ((one.door, doing), float(one.sessions[doing]))
+                for one in self._listeners
+                for doing in ("streaming", "logical", "physical", "sql")
+            ),
+        )
 
 
 class _Certificate(Collector):

@@ -195,6 +195,9 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     def _status(self, service: str) -> int | None:
         kinds = {obstacle.kind for obstacle in self._engine.obstacles()}
+        if service:
+            # Who asks for one of gRPC's has come in by gRPC.
+            kinds -= {"listener"}
         if service in (slot_service.SERVICE_NAME, subscription_service.SERVICE_NAME):
             kinds &= {"metadata", "certificate"}
         elif service not in ("", change_stream.SERVICE_NAME):

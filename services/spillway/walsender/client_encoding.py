@@ -4,38 +4,40 @@ A walsender converts what pgoutput calls text from the server's encoding to the 
 test_decoding and its like write goes out as the server has it, whatever the client speaks. The
 service's own messages are in UTF-8 (:mod:`spillway._kernels.walsender.text_conversion` does it).
 
-Text of a database in UTF8 is converted into every encoding that PostgreSQL knows of, but EUC_TW and
-MULE_INTERNAL: into those of single bytes by Python's codecs, which have PostgreSQL's maps character
-by character, into those of several bytes by :mod:`spillway.walsender.character_maps`. A database in
-another encoding is served to clients in UTF8, in its own encoding and in SQL_ASCII; what PostgreSQL
-converts directly (KOI8R into WIN1251, EUC_JP into SJIS) is refused, as is what it refuses itself.
+What is converted into what, and how: :mod:`spillway.pg.client_text`. All that PostgreSQL converts
+is, but for MULE_INTERNAL, and for text of a database in SQL_ASCII, which is sent as it is: to a
+client in an encoding of several bytes a character it is refused.
 
-``binary`` is refused where text is converted: PostgreSQL converts what text types send as well, and
-a message does not say which values these are.
+With ``binary`` text stands within values in their send format, which only the plugin can tell: it
+converts that, by an option of the service's own (``spillway.send_encoding``).
 
-Source: pg_encname_tbl (src/common/encnames.c); PrepareClientEncoding, pg_server_to_any
-(src/backend/utils/mb/mbutils.c)
+Source: pg_encname_tbl (src/common/encnames.c); report_untranslatable_char,
+report_invalid_encoding (src/backend/utils/mb/mbutils.c)
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.walsender.text_conversion import CharacterMap, TextConversion
-from spillway.errors import SourceError
+from spillway._kernels.walsender.text_conversion import TextConversion
 from spillway.pg.boolean import parse_bool
+from spillway.pg.client_text import (
+    SEND_ENCODING,
+    SQL_ASCII,
+    UTF8,
+    characters_of,
+    is_converted,
+    text_rules,
+)
 from spillway.pg.encoding import server_encoding
-from spillway.walsender.character_maps import WIDE_ENCODINGS, character_map, of_single_bytes
-from spillway.walsender.failures import WireError, not_supported
+from spillway.walsender.failures import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_UTF8: Final = "UTF8"
-_SQL_ASCII: Final = "SQL_ASCII"
 _TEXT_PLUGINS: Final = frozenset({"test_decoding", "wal2json"})
 
 _CANONICAL: Final = (
@@ -55,8 +57,6 @@ _ALIASES: Final = {
     "win932": "SJIS", "win936": "GBK", "win949": "UHC", "win950": "BIG5", "windows932": "SJIS",
     "windows936": "GBK", "windows949": "UHC", "windows950": "BIG5",
 }  # fmt: skip
-#: What there is no conversion of.
-_NOT_CONVERTED: Final = frozenset({"EUC_TW", "MULE_INTERNAL"})
 #: Python's codecs of what clients send, where no server has the encoding.
 _CLIENT_CODECS: Final = {
     "SJIS": "cp932", "BIG5": "big5", "GBK": "gbk", "UHC": "cp949", "GB18030": "gb18030",
@@ -100,9 +100,9 @@ class ClientEncoding:
                 "22023", f'invalid value for parameter "client_encoding": "{given}"', fatal=True
             )
         encoding = cls(client, server)
-        if not encoding._is_served():
+        if not is_converted(server, client):
             what = f"conversion between {client} and {server} is not supported"
-            if client in (server, _SQL_ASCII):
+            if client in (server, SQL_ASCII):
                 what = f"text in {server} is not supported by this server"
             raise WireError(
                 "0A000",
@@ -112,60 +112,46 @@ class ClientEncoding:
             )
         return encoding
 
-    def _is_served(self) -> bool:
-        if self.server in _NOT_CONVERTED or self.client in _NOT_CONVERTED:
-            return False
-        if self.client in (_UTF8, _SQL_ASCII, self.server) or self.server == _UTF8:
-            return True
-        # What a database in SQL_ASCII has would have to be looked through for other bytes.
-        return self.server == _SQL_ASCII and self.client not in WIDE_ENCODINGS
-
     @property
     def codec(self) -> str:
         """Python's codec of what the client sends."""
-        if self.client == _SQL_ASCII:
+        if self.client == SQL_ASCII:
             return "utf-8"
         return _CLIENT_CODECS.get(self.client) or server_encoding(self.client).codec
 
-    def conversion(self, plugin: str, options: Mapping[str, str]) -> TextConversion | None:
-        """Return what converts a stream's messages; None: nothing has to be.
-
-        Args:
-            plugin: which writes them.
-            options: the slot's and the stream's.
-
-        Raises:
-            WireError: it can't be done.
-        """
+    def conversion(self, plugin: str) -> TextConversion | None:
+        """Return what converts a stream's messages of *plugin*; None: nothing has to be."""
         if plugin == "pgoutput":
-            return self._of_fields(binary=bool(parse_bool(options.get("binary", "off"))))
-        if plugin not in _TEXT_PLUGINS or self.server in (_UTF8, _SQL_ASCII):
-            return None
-        return TextConversion(_characters(self.server), keeps_strays=True, fields=False)
-
-    def _of_fields(self, *, binary: bool) -> TextConversion | None:
-        as_is = self.client == _SQL_ASCII
-        if self.client == _UTF8:
-            if self.server == _UTF8:
+            if self.server == self.client == UTF8:
                 return None
-            return TextConversion(None, keeps_strays=False, fields=True)
-        target = self.server if as_is else self.client
-        if target in (_UTF8, _SQL_ASCII) or self.server == _SQL_ASCII:
-            # A client in a single-byte encoding takes any byte of a database that has none.
+            rules = text_rules(self.server, self.client)
+            if rules.as_is and rules.characters is None:
+                return None
+            return TextConversion(rules.characters, keeps_strays=rules.keeps_strays, fields=True)
+        if plugin not in _TEXT_PLUGINS or self.server in (UTF8, SQL_ASCII):
             return None
-        if binary:
-            raise not_supported(
-                f"option binary is not supported by this server with client_encoding {self.client}",
-                "Connect with client_encoding=UTF8, or leave binary out.",
-            )
-        return TextConversion(_characters(target), keeps_strays=self.server == target, fields=True)
+        return TextConversion(characters_of(self.server), keeps_strays=True, fields=False)
+
+    def plugin_options(self, plugin: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Return what tells a plugin with *options* of the client's encoding, where that matters to
+        what it writes.
+        """
+        is_binary = plugin == "pgoutput" and parse_bool(options.get("binary", "off"))
+        if not is_binary or self.server == self.client == UTF8:
+            return {}
+        return {SEND_ENCODING: f"{self.server}/{self.client}"}
 
     def failure(self, character: bytes) -> WireError:
-        """Make the error of a character that can't be converted."""
-        if self.server not in (_UTF8, _SQL_ASCII):
-            character = character[:1]
-        shown = " ".join(f"0x{byte:02x}" for byte in character)
-        if self.server == _SQL_ASCII:
+        """Make the error of a character that can't be converted, given in UTF-8, or of a byte that
+        is none.
+        """
+        data = character
+        if self.server not in (UTF8, SQL_ASCII):
+            data = character[:1]
+            with contextlib.suppress(UnicodeError):
+                data = character.decode().encode(server_encoding(self.server).codec)
+        shown = " ".join(f"0x{byte:02x}" for byte in data)
+        if self.server == SQL_ASCII:
             return WireError(
                 "22021", f'invalid byte sequence for encoding "{self.client}": {shown}'
             )
@@ -174,14 +160,3 @@ class ClientEncoding:
             f'character with byte sequence {shown} in encoding "{self.server}" has no equivalent '
             f'in encoding "{self.client}"',
         )
-
-
-@functools.cache
-def _characters(encoding: str) -> CharacterMap:
-    """Return the map from UTF8 into an encoding."""
-    if encoding in WIDE_ENCODINGS:
-        return character_map(encoding)
-    try:
-        return of_single_bytes(server_encoding(encoding).codec)
-    except SourceError as error:
-        raise not_supported(error.message) from None

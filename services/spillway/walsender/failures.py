@@ -3,7 +3,7 @@
 Clients look at these: Debezium matches ``replication slot .* is active``, pg_recvlogical
 ``already exists``. So errors of the engine whose words are Spillway's own are put into PostgreSQL's
 here; what they say beyond that becomes the DETAIL. Hints of the service speak of REST's calls and
-stay behind.
+stay behind, but for that of a full disk, which a client's log is often the first to show.
 
 Source: src/backend/replication/slot.c, logical.c, walsender.c
 """
@@ -20,6 +20,7 @@ from spillway.errors import (
     SlotActive,
     SlotInvalidated,
     SpillwayError,
+    StorageError,
     UnknownPlugin,
 )
 
@@ -100,6 +101,9 @@ def told(error: SpillwayError, major: int) -> WireError:
                 state for text, state in _OPTION_SQLSTATES.items() if error.message.startswith(text)
             )
             return WireError(next(found, error.sqlstate), error.message)
+        case StorageError():
+            # Not the client's doing: whoever reads its log is to know what mends it.
+            return WireError(error.sqlstate, error.message, hint=error.hint)
         case _:
             # Among others UnknownSlot, DuplicateName and UnknownDatabase, whose words are
             # PostgreSQL's own.

@@ -4,6 +4,10 @@ session for each.
 A connection over the limit, in all or of one address, is told 53300 and closed; one that has not
 logged in when PostgreSQL's authentication_timeout is over is closed. When the service stops, every
 client is told.
+
+Whether the port listens is told by a sign (:mod:`spillway.listener_signs`), with who is connected
+and who was turned away. A listener that breaks is made anew at its address, until that comes off;
+who is connected stays so.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import hmac
 import itertools
 import logging
 import secrets
+import socket
 import ssl
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -30,9 +35,8 @@ from spillway.walsender.sql.replication_sql import UpstreamEnded
 from spillway.walsender.sql.upstream import Upstreams
 
 if TYPE_CHECKING:
-    import socket
-
     from spillway.connection_bound import ConnectionBound
+    from spillway.listener_signs import ListenerSigns
     from spillway.service.interface import EngineInterface
     from spillway.tls import ServerCertificate
     from spillway.users.registry import Users
@@ -45,11 +49,27 @@ log = logging.getLogger(__name__)
 AUTHENTICATION_TIMEOUT_S: Final = 60.0
 _BACKLOG: Final = 256
 _PAUSE_S: Final = 0.1
+_AGAIN_S: Final = 1.0
+#: Of a socket that nobody is ever accepted on any more.
+_BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Above what Linux gives to processes, so that a session is never taken for one of the source's
 #: backends.
 _FIRST_PID: Final = 1 << 23
 _KEY_BYTES: Final = 32
+#: Why a client may not come in, by SQLSTATE or its class.
+_REASONS: Final = {
+    "28P01": "password",
+    "28": "not_allowed",
+    "42501": "not_allowed",
+    "3D": "database",
+    "08": "protocol",
+    "0A": "not_supported",
+    "22": "not_supported",
+    "53": "too_many",
+    "58": "source",
+    "57": "source",
+}
 _GONE: Final = (OSError, asyncio.IncompleteReadError, ClientGone, ssl.SSLError)
 
 
@@ -69,8 +89,14 @@ class WalsenderServer:
     """Serves *engine* on a listening socket until it is stopped. Used on the event loop."""
 
     def __init__(
-        self, engine: EngineInterface, users: Users, bound: ConnectionBound, rules: ClientRules
+        self,
+        engine: EngineInterface,
+        users: Users,
+        bound: ConnectionBound,
+        rules: ClientRules,
+        signs: ListenerSigns,
     ) -> None:
+        self._signs = signs
         self._engine = engine
         self._users = users
         self._bound = bound
@@ -85,21 +111,18 @@ class WalsenderServer:
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections on *listener*, which is bound, until cancelled; then end them all."""
-        loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        listener.listen(_BACKLOG)
+        address = listener.getsockname()
         try:
             while True:
                 try:
-                    accepted, peer = await loop.sock_accept(listener)
+                    await self._accept(listener)
                 except OSError as error:
-                    if error.errno in _NO_DESCRIPTOR:
-                        log.warning("a connection can't be accepted: %s", error.strerror)
-                        await asyncio.sleep(_PAUSE_S)
-                    continue
-                accepted.setblocking(False)
-                self._begin(accepted, str(peer[0]), int(peer[1]))
+                    log.exception("the port of PostgreSQL's protocol is opened anew")
+                    self._signs.fails(f"its socket is broken: {error.strerror}")
+                listener.close()
+                listener = await self._bound_again(listener.family, address)
         finally:
+            self._signs.fails("it has ended")
             listener.close()
             for sessions in self._sessions.values():
                 for session in sessions:
@@ -107,6 +130,50 @@ class WalsenderServer:
             for client in tuple(self._clients):
                 client.cancel()
             await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept connections.
+
+        Raises:
+            OSError: nobody can be, on this socket.
+        """
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+        self._signs.listens()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in _BROKEN:
+                    raise
+                if error.errno in _NO_DESCRIPTOR:
+                    log.warning("a connection can't be accepted: %s", error.strerror)
+                    self._signs.fails(f"a connection can't be accepted: {error.strerror}")
+                    await asyncio.sleep(_PAUSE_S)
+                continue
+            self._signs.listens()
+            self._signs.accepted += 1
+            accepted.setblocking(False)
+            self._begin(accepted, str(peer[0]), int(peer[1]))
+
+    async def _bound_again(
+        self, family: socket.AddressFamily, address: tuple[object, ...]
+    ) -> socket.socket:
+        """Bind a socket to *address*, as soon as that can be; not at once, for what broke one may
+        break the next.
+        """
+        while True:
+            await asyncio.sleep(_AGAIN_S)
+            listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(address)
+            except OSError as error:
+                listener.close()
+                self._signs.fails(f"its address can't be had again: {error.strerror}")
+            else:
+                return listener
 
     def _begin(self, accepted: socket.socket, host: str, port: int) -> None:
         holder = self._bound.holder(host)
@@ -138,9 +205,12 @@ class WalsenderServer:
             async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
                 opened = await handshake.open_connection(accepted, self._rules.certificate)
         except WireError as error:
+            self._signs.refused[_reason(error)] += 1
             await _tell_without_streams(accepted, error)
             return
-        except (*_GONE, TimeoutError):
+        except (*_GONE, TimeoutError) as error:
+            if isinstance(error, TimeoutError | ssl.SSLError):
+                self._signs.refused["timeout" if isinstance(error, TimeoutError) else "tls"] += 1
             accepted.close()
             return
         except BaseException:
@@ -179,13 +249,17 @@ class WalsenderServer:
                 async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
                     commands = await session.log_in(packet)
             except (WireError, MetadataError) as error:
+                self._signs.refused[_reason(error)] += 1
                 await login_failure(connection, error)
                 return
             except TimeoutError:
+                self._signs.refused["timeout"] += 1
                 return
             self._sessions[session.pid].add(session)
+            session.counts = self._signs.sessions
             try:
-                await session.serve(commands)
+                with session.doing(session.kind):
+                    await session.serve(commands)
             except WireError as error:
                 await connection.send(messages.error_response(error))
             except SpillwayError as error:
@@ -206,6 +280,11 @@ class WalsenderServer:
         for session in self._sessions.get(request.pid, ()):
             if hmac.compare_digest(session.key, request.key):
                 session.cancel()
+
+
+def _reason(error: WireError | MetadataError) -> str:
+    """Say why a client did not come in, in one of a few words."""
+    return _REASONS.get(error.sqlstate) or _REASONS.get(error.sqlstate[:2]) or "other"
 
 
 def _turn_away(accepted: socket.socket) -> None:

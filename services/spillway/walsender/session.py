@@ -17,10 +17,11 @@ import asyncio
 import contextlib
 import re
 import shlex
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spillway.caller import POSTGRESQL, calling
-from spillway.errors import MetadataError, SpillwayError
+from spillway.errors import MetadataError, SpillwayError, ValueNotRepresentable
 from spillway.pg.boolean import parse_bool
 from spillway.pg.versions import release_text
 from spillway.receiver.connect_errors import quote_identifier
@@ -53,7 +54,7 @@ from spillway.walsender.sql.slots import Slots
 from spillway.walsender.sql.statements import may_speak_of_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from spillway.service.interface import EngineInterface
@@ -144,6 +145,29 @@ class Session:
         #: a normal connection; None: it is none, or has no source yet
         self._relay: Relay | None = None
         self._cancels: set[asyncio.Task[None]] = set()
+        #: sessions of the port by what they do: this one is counted in it
+        self.counts: Counter[str] = Counter()
+        self._doing = ""
+
+    @property
+    def kind(self) -> Kind:
+        """What the client has connected for, once it has logged in."""
+        return self._kind
+
+    @contextlib.contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Count the session as one that does *what*, meanwhile."""
+        before, self._doing = self._doing, what
+        if before:
+            self.counts[before] -= 1
+        self.counts[what] += 1
+        try:
+            yield
+        finally:
+            self._doing = before
+            self.counts[what] -= 1
+            if before:
+                self.counts[before] += 1
 
     def cancel(self) -> None:
         """End the command that is at work, as a CancelRequest asks."""
@@ -504,9 +528,8 @@ class Session:
         }
         encoding = self._client_encoding()
         # The first one of an encoding makes its map.
-        conversion = await asyncio.to_thread(
-            encoding.conversion, slot.plugin, {**slot.options, **options}
-        )
+        conversion = await asyncio.to_thread(encoding.conversion, slot.plugin)
+        told = encoding.plugin_options(slot.plugin, {**slot.options, **options})
         # Once its client has ended a stream by CopyDone, a walsender ends the next one as soon as
         # it has begun, without a CopyDone of its own (WalSndLoop).
         is_over = self._has_streamed
@@ -514,7 +537,7 @@ class Session:
             async with self._engine.stream(
                 command.slot_name,
                 start_lsn=command.start_lsn or None,
-                options={**printing, **options},
+                options={**printing, **options, **told},
                 batch_bytes=BATCH_BYTES,
                 keep_temporary=True,
             ) as stream:
@@ -522,7 +545,7 @@ class Session:
                 if not is_over:
                     self._is_streaming = True
                     try:
-                        await CopyStream(
+                        copying = CopyStream(
                             self._connection,
                             stream,
                             open_writes_of(slot.plugin, {**slot.options, **options}),
@@ -533,7 +556,14 @@ class Session:
                             warns=self._session_settings.get("client_min_messages", "").lower()
                             not in _SILENT,
                             heard=commands.keep,
-                        ).run()
+                        )
+                        with self.doing("streaming"):
+                            await copying.run()
+                    except ValueNotRepresentable as error:
+                        # Of text within a value: the plugin has found what nobody else looks at.
+                        if (character := error.details.get("character")) is None:
+                            raise
+                        raise encoding.failure(bytes.fromhex(str(character))) from None
                     finally:
                         self._is_streaming = False
         self._has_streamed = True

@@ -34,6 +34,9 @@ def characters(encoding: str) -> list[bytes]:
     found = [bytes((row, cell)) for row in (0x8E, *HIGH) for cell in HIGH]
     if "J" in encoding:
         found += [bytes((0x8F, row, cell)) for row in HIGH for cell in HIGH]
+    if encoding == "EUC_TW":
+        planes = (0xA1, 0xA2, 0xA3)
+        found += [bytes((0x8E, one, row, cell)) for one in planes for row in HIGH for cell in HIGH]
     return found
 
 
@@ -55,7 +58,7 @@ def encodings() -> list[tuple[str, ServerEncoding]]:
         try:
             found.append((name, server_encoding(name)))
         except SourceError:
-            assert name in {"EUC_TW", "MULE_INTERNAL"}
+            assert name == "MULE_INTERNAL"
     return found
 
 

@@ -1,12 +1,6 @@
 from _typeshed import ReadableBuffer
 
-class CharacterMap:
-    codes: bytes
-
-    def __init__(
-        self, codes: ReadableBuffer, pairs: ReadableBuffer = b"", is_gb18030: bool = False
-    ) -> None: ...
-    def encode(self, text: str) -> bytes: ...
+from spillway._kernels.pg.character_map import CharacterMap
 
 class TextConversion:
     failure: bytes

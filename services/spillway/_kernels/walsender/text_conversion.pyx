@@ -6,13 +6,12 @@ by pq_sendtext and its like (names, values in text format, prefixes of messages,
 transactions and origins) is converted to the client's; the contents of messages, and all that a
 plugin like test_decoding writes, are as the server has them.
 
-A conversion into UTF-8 has nothing to do but to find bytes that are no characters: they went
-through the service unchanged. Into another encoding, each character is looked up; text becomes
-twice as long at most (two bytes of UTF-8 may be four of GB18030 or EUC_TW).
+What becomes of a character is a map's matter (``_kernels/pg/character_map``). Values in the send
+format of their types are left alone: only the encoder knows these, and it has converted the text in
+them (``_kernels/values/send/text``).
 
 Source: pg_server_to_any, report_untranslatable_char, report_invalid_encoding
-(src/backend/utils/mb/mbutils.c); UtfToLocal (src/backend/utils/mb/conv.c); logicalproto's writers
-(src/backend/replication/logical/proto.c)
+(src/backend/utils/mb/mbutils.c); logicalproto's writers (src/backend/replication/logical/proto.c)
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
@@ -20,12 +19,16 @@ from libc.string cimport memchr, memcpy
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
+from spillway._kernels.pg.character_map cimport (
+    GROWTH,
+    CharacterMap,
+    MapNumbers,
+    Place,
+    announced,
+    convert_characters,
+)
+
 cdef enum:
-    BMP = 0x10000
-    # How many times longer a text may become.
-    GROWTH = 2
-    # In a map's pairs: two code points and the bytes.
-    PAIR_NUMBERS = 3
     LSN_BYTES = 8
     # flags, three numbers of eight bytes, xid; a gid follows
     PREPARED_BYTES = 1 + 3 * 8 + 4
@@ -33,11 +36,6 @@ cdef enum:
     BEGIN_PREPARED_BYTES = 3 * 8 + 4
     # OID and modifier of a column's type
     TYPE_BYTES = 8
-
-cdef struct Place:
-    const uint8_t* at
-    const uint8_t* end
-    uint8_t* out
 
 
 cdef inline uint32_t get_u32(const uint8_t* at) noexcept nogil:
@@ -49,142 +47,6 @@ cdef inline void put_u32(uint8_t* at, uint32_t value) noexcept nogil:
     at[1] = <uint8_t>(value >> 16)
     at[2] = <uint8_t>(value >> 8)
     at[3] = <uint8_t>value
-
-
-cdef inline size_t announced(uint8_t lead) noexcept nogil:
-    """How many bytes a character has by its first one: pg_utf_mblen."""
-    if lead < 0x80:
-        return 1
-    if lead & 0xE0 == 0xC0:
-        return 2
-    if lead & 0xF0 == 0xE0:
-        return 3
-    if lead & 0xF8 == 0xF0:
-        return 4
-    return 1
-
-
-cdef inline size_t legal(const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """The length of the character that begins at *at*; 0: none does (pg_utf8_islegal)."""
-    cdef size_t length = announced(at[0])
-    cdef size_t n
-    if at[0] < 0x80:
-        return 1
-    if length == 1 or length > <size_t>(end - at):
-        return 0
-    for n in range(1, length):
-        if at[n] & 0xC0 != 0x80:
-            return 0
-    if at[0] < 0xC2 or at[0] > 0xF4:
-        return 0
-    if ((at[0] == 0xE0 and at[1] < 0xA0) or (at[0] == 0xED and at[1] > 0x9F)
-            or (at[0] == 0xF0 and at[1] < 0x90) or (at[0] == 0xF4 and at[1] > 0x8F)):
-        return 0
-    return length
-
-
-cdef inline uint32_t code_point(const uint8_t* at, size_t length) noexcept nogil:
-    if length == 1:
-        return at[0]
-    if length == 2:
-        return ((at[0] & 0x1F) << 6) | (at[1] & 0x3F)
-    if length == 3:
-        return ((at[0] & 0x0F) << 12) | ((at[1] & 0x3F) << 6) | (at[2] & 0x3F)
-    return ((<uint32_t>(at[0] & 0x07) << 18) | ((at[1] & 0x3F) << 12) | ((at[2] & 0x3F) << 6)
-            | (at[3] & 0x3F))
-
-
-cdef inline uint32_t beyond_bmp_in_gb18030(uint32_t code) noexcept nogil:
-    """GB18030 counts through the other planes in four bytes."""
-    cdef uint32_t number = code - BMP
-    return ((0x90 + number // 12600) << 24 | (0x30 + number // 1260 % 10) << 16
-            | (0x81 + number // 10 % 126) << 8 | (0x30 + number % 10))
-
-
-cdef class CharacterMap:
-    """The characters of an encoding that begins with ASCII.
-
-    Args:
-        codes: for each code point its bytes as a u32, the first one most significant; 0: there is
-            none. In the machine's byte order, as pairs are.
-        pairs: characters that Unicode writes as two: both code points, and the bytes.
-        is_gb18030: what is beyond *codes* is counted as GB18030 does.
-    """
-
-    # As given.
-    cdef readonly bytes codes
-    cdef bytes _pairs
-    cdef const uint32_t* _code
-    cdef uint32_t _count
-    cdef const uint32_t* _pair
-    cdef size_t _pair_count
-    cdef bint _is_gb18030
-
-    def __init__(self, codes, pairs=b"", is_gb18030=False):
-        if len(codes) % sizeof(uint32_t) or len(pairs) % (PAIR_NUMBERS * sizeof(uint32_t)):
-            raise ValueError("a map is made of numbers of four bytes")
-        self.codes = bytes(codes)
-        self._pairs = bytes(pairs)
-        self._code = <const uint32_t*>PyBytes_AS_STRING(self.codes)
-        self._count = <uint32_t>(len(codes) // sizeof(uint32_t))
-        self._pair = <const uint32_t*>PyBytes_AS_STRING(self._pairs)
-        self._pair_count = len(pairs) // (PAIR_NUMBERS * sizeof(uint32_t))
-        self._is_gb18030 = is_gb18030
-
-    cdef inline uint32_t single(self, uint32_t code) noexcept nogil:
-        """The bytes of a character; 0: there are none."""
-        if code < self._count:
-            return self._code[code]
-        return beyond_bmp_in_gb18030(code) if self._is_gb18030 and code >= BMP else 0
-
-    cdef inline uint32_t both(self, uint32_t first, uint32_t second) noexcept nogil:
-        """The bytes of two code points that are one character; 0: they are not."""
-        cdef const uint32_t* pair = self._pair
-        cdef const uint32_t* end = pair + self._pair_count * PAIR_NUMBERS
-        while pair < end:
-            if pair[0] == first and pair[1] == second:
-                return pair[2]
-            pair += PAIR_NUMBERS
-        return 0
-
-    def encode(self, text):
-        """Return *text* in the encoding; a byte that went in by ``surrogateescape`` comes out.
-
-        Raises:
-            UnicodeEncodeError: a character has no equivalent.
-        """
-        cdef uint32_t code, place
-        cdef Py_ssize_t at = 0
-        out = bytearray()
-        while at < len(text):
-            code = <uint32_t>ord(text[at])
-            if code < 0x80:
-                out.append(code)
-                at += 1
-                continue
-            if 0xDC80 <= code < 0xDD00:
-                out.append(code - 0xDC00)
-                at += 1
-                continue
-            place = 0
-            if self._pair_count and at + 1 < len(text):
-                place = self.both(code, <uint32_t>ord(text[at + 1]))
-                at += place != 0
-            if not place:
-                place = self.single(code)
-            if not place:
-                raise UnicodeEncodeError("map", text, at, at + 1, "there is no equivalent")
-            out += (<object>place).to_bytes(put_length(place), "big")
-            at += 1
-        return bytes(out)
-
-
-cdef inline size_t put_length(uint32_t place) noexcept nogil:
-    if place < 0x100:
-        return 1
-    if place < 0x10000:
-        return 2
-    return 3 if place < 0x1000000 else 4
 
 
 cdef class TextConversion:
@@ -201,6 +63,8 @@ cdef class TextConversion:
     """
 
     cdef CharacterMap _characters
+    # its; NULL: text stays UTF-8
+    cdef const MapNumbers* _numbers
     cdef bint _keeps_strays
     cdef bint _fields
     cdef bint _in_part
@@ -208,6 +72,7 @@ cdef class TextConversion:
 
     def __init__(self, CharacterMap characters, keeps_strays, fields):
         self._characters = characters
+        self._numbers = NULL if characters is None else &characters.numbers
         self._keeps_strays = keeps_strays
         self._fields = fields
         self._in_part = False
@@ -271,56 +136,9 @@ cdef class TextConversion:
             self.failure = place.at[:size]
         return converted[:written], sizes[:done * sizeof(uint32_t)]
 
-    cdef int _text(self, Place* place, size_t size) noexcept nogil:
+    cdef inline int _text(self, Place* place, size_t size) noexcept nogil:
         """Convert *size* bytes; 1: there is what can't be, at place.at up to place.end."""
-        cdef const uint8_t* at = place.at
-        cdef const uint8_t* end = at + size
-        cdef uint8_t* out = place.out
-        cdef size_t length, following, n
-        cdef uint32_t place_code
-        while at < end:
-            if at[0] < 0x80:
-                out[0] = at[0]
-                at += 1
-                out += 1
-                continue
-            length = legal(at, end)
-            if length == 0:
-                if not self._keeps_strays:
-                    place.at = at
-                    place.end = end
-                    return 1
-                out[0] = at[0]
-                at += 1
-                out += 1
-                continue
-            if self._characters is None:
-                memcpy(out, at, length)
-                out += length
-                at += length
-                continue
-            place_code = 0
-            if self._characters._pair_count and at + length < end:
-                following = legal(at + length, end)
-                if following:
-                    place_code = self._characters.both(code_point(at, length),
-                                                       code_point(at + length, following))
-                    if place_code:
-                        length += following
-            if place_code == 0:
-                place_code = self._characters.single(code_point(at, length))
-            if place_code == 0:
-                place.at = at
-                place.end = end
-                return 1
-            following = put_length(place_code)
-            for n in range(following):
-                out[n] = <uint8_t>(place_code >> (8 * (following - 1 - n)))
-            out += following
-            at += length
-        place.at = end
-        place.out = out
-        return 0
+        return convert_characters(self._numbers, self._keeps_strays, place, size)
 
     cdef int _raw(self, Place* place, size_t size) noexcept nogil:
         """Copy *size* bytes; 2: there are fewer."""

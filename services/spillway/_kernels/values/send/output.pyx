@@ -22,6 +22,7 @@ from spillway._kernels.values.send cimport (
     search,
     text,
 )
+from spillway._kernels.values.send.text cimport SentText
 from spillway._kernels.values.text.output cimport CompiledType, TextContext, TypeCompiler, written
 from spillway._kernels.values.type cimport text_writer
 from spillway.plugins.type_codecs import find_send_codec
@@ -129,6 +130,16 @@ cdef class SendCompiler(TypeCompiler):
                 and column.type_oid not in BUILT_IN_TEXTS):
             return None
         return TypeCompiler.column(self, column)
+
+    cdef CompiledType begin(self):
+        cdef CompiledType begun = TypeCompiler.begin(self)
+        cdef SentText sent
+        rules = self.context.settings.sent_text
+        if rules is not None:
+            sent = SentText(*rules)
+            begun.owned.append(sent)
+            begun.output.codec = &sent.rules
+        return begun
 
     cdef object built_in(self, uint32_t oid):
         return BUILT_IN.get(oid)

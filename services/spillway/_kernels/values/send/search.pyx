@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from spillway._kernels.values.datum cimport align_up, invalid, load_u16, load_u32
 from spillway._kernels.messages.buffer cimport ByteBuffer, put_byte, put_bytes
 from spillway._kernels.values.send.scalar cimport put_int16, put_int16s, put_int32
-from spillway._kernels.values.send.text cimport put_text
+from spillway._kernels.values.send.text cimport put_part
 from spillway._kernels.values.type cimport TypeOutput
 
 cdef enum:
@@ -46,7 +46,7 @@ cdef int tsvector_send(const TypeOutput* type, const uint8_t* data, size_t size,
         position = entry >> 12
         if position + length > strings_size:
             return invalid(b"a lexeme lies beyond its tsvector's end")
-        put_text(out, strings + position, length, type.settings)
+        put_part(type, strings + position, length, out)
         put_byte(out, 0)
         if not entry & 1:
             put_int16(out, 0)
@@ -86,7 +86,7 @@ cdef int tsquery_send(const TypeOutput* type, const uint8_t* data, size_t size,
             position = place >> 12
             if position + length > strings_size:
                 return invalid(b"an operand lies beyond its tsquery's end")
-            put_text(out, strings + position, length, type.settings)
+            put_part(type, strings + position, length, out)
             put_byte(out, 0)
         elif item[0] == QI_OPR:
             # type, operator
@@ -131,5 +131,5 @@ cdef int hstore_send(const TypeOutput* type, const uint8_t* data, size_t size,
             put_int32(out, 0xFFFFFFFF)
             continue
         put_int32(out, <uint32_t>(end - start))
-        put_text(out, strings + start, end - start, type.settings)
+        put_part(type, strings + start, end - start, out)
     return 0

@@ -16,16 +16,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from array import array
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spillway._kernels.walsender.text_conversion import CharacterMap
+from spillway._kernels.pg.character_map import CharacterMap
 from spillway.pg import euc_codecs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-#: One of the codecs is not Python's own.
-assert euc_codecs
 
 _BMP: Final = 0x10000
 _SURROGATES: Final = range(0xD800, 0xE000)
@@ -165,11 +163,12 @@ _ENCODINGS: Final[Mapping[str, _Encoding]] = {
     "JOHAB": _Encoding("johab", _johab, {_FILLER: b"\xd9\xe8"}),
 }
 _GB18030: Final = "GB18030"
+_EUC_TW: Final = "EUC_TW"
 #: Whose characters may be two of Unicode.
 _WITH_PAIRS: Final = frozenset({"EUC_JIS_2004", "SHIFT_JIS_2004"})
 
 #: Encodings of several bytes a character that there is a map for.
-WIDE_ENCODINGS: Final = frozenset({*_ENCODINGS, _GB18030})
+WIDE_ENCODINGS: Final = frozenset({*_ENCODINGS, _GB18030, _EUC_TW})
 
 
 @functools.cache
@@ -177,7 +176,9 @@ def character_map(encoding: str) -> CharacterMap:
     """Return PostgreSQL's map from UTF8 into one of :data:`WIDE_ENCODINGS`."""
     if encoding == _GB18030:
         places = {chr(code): chr(code).encode("gb18030") for code in _gb18030_bmp()}
-        return _packed(places, {}, is_gb18030=True)
+        return packed(places, is_gb18030=True)
+    if encoding == _EUC_TW:
+        return packed(euc_codecs.euc_tw())
     codec, candidates, others, without = _ENCODINGS[encoding]
     found: dict[str, bytes] = {}
     pairs: dict[str, bytes] = {}
@@ -188,7 +189,7 @@ def character_map(encoding: str) -> CharacterMap:
             found.setdefault(text, place)
     if encoding in _WITH_PAIRS:
         pairs = dict(_combined(codec))
-    return _packed({**found, **others}, pairs)
+    return packed({**found, **others}, pairs)
 
 
 def _gb18030_bmp() -> Iterator[int]:
@@ -212,12 +213,16 @@ def of_single_bytes(codec: str) -> CharacterMap:
         text = bytes((byte,)).decode(codec, "ignore")
         if text:
             found[text] = bytes((byte,))
-    return _packed(found, {})
+    return packed(found)
 
 
-def _packed(
-    places: Mapping[str, bytes], pairs: Mapping[str, bytes], *, is_gb18030: bool = False
+def packed(
+    places: Mapping[str, bytes],
+    pairs: Mapping[str, bytes] = MappingProxyType({}),
+    *,
+    is_gb18030: bool = False,
 ) -> CharacterMap:
+    """Make a map of characters' places; *pairs* are characters that Unicode writes as two."""
     codes = array("I", bytes(4 * (ord(max(places)) + 1)))
     for text, place in places.items():
         codes[ord(text)] = int.from_bytes(place, "big")
