@@ -22,7 +22,7 @@ import typer
 from typer.exceptions import TyperException
 
 import spillway
-from spillway.cli import certify, decode, recv, slot, source, subscription, user
+from spillway.cli import certify, changes, decode, recv, slot, source, subscription, user
 from spillway.collector import collector
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
@@ -56,6 +56,7 @@ app.add_typer(source.app, name="source")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(user.app, name="user")
 app.command("recv")(recv.recv)
+app.command("changes")(changes.changes)
 app.command("decode")(decode.decode)
 app.command("certify")(certify.certify)
 

@@ -73,7 +73,7 @@ class RestClient:
         self,
         method: str,
         *path: str,
-        query: Mapping[str, str | int] | None = None,
+        query: Mapping[str, str | int | list[str]] | None = None,
         body: Mapping[str, object] | None = None,
     ) -> Any:
         """Call ``/v1/PATH…`` and give the answer's JSON; None if it has no body.
