@@ -36,6 +36,7 @@ from spillway.errors import (
     InvalidSlotName,
     LsnNotRetained,
     NoConsumer,
+    NotFound,
     NotReady,
     SlotActive,
     SpillwayError,
@@ -52,9 +53,12 @@ from spillway.receiver.table_privileges import Lack, not_readable
 from spillway.service.inventory import TABLES_MAX
 from spillway.service.model import (
     Change,
+    ChangePage,
+    ChangeQuery,
     Consumer,
     DatabaseSession,
     Decoding,
+    FoundChange,
     Obstacle,
     PluginInfo,
     Preview,
@@ -100,6 +104,9 @@ class FakeEngine:
         self.sources: dict[str, SourceInfo] = {}
         self.slots: dict[str, SlotInfo] = {}
         self.transactions: dict[str, list[FakeTransaction]] = defaultdict(list)
+        #: what find_changes finds, and what it was asked
+        self.found: list[FoundChange] = []
+        self.asked: list[ChangeQuery] = []
         #: by source and database
         self.tables: dict[tuple[str, str], list[TableInfo]] = {}
         self.publications: dict[tuple[str, str], list[PublicationInfo]] = {}
@@ -484,6 +491,36 @@ class FakeEngine:
             rest = (begin or Lsn(0), skip + limit)
             return Preview(tuple(shown), self._end, rest, more=True, cut=True)
         return Preview(tuple(shown), self._end, None, more=False)
+
+    async def find_changes(self, source: str, database: str, query: ChangeQuery) -> ChangePage:
+        """Return :attr:`found` as they are, *limit* of them: looking is the real one's."""
+        self._raise_next()
+        await self.get_source(source)
+        self.asked.append(query)
+        after = query.after
+        rest = [c for c in self.found if after is None or c.position > after]
+        shown = rest[: query.limit]
+        return ChangePage(
+            tuple(shown),
+            shown[-1].position if len(rest) > len(shown) else None,
+            tuple(sorted({f"{c.schema}.{c.table}" for c in self.found})),
+            Lsn(0),
+            self._end,
+            Lsn(0),
+            None,
+            self._end,
+            began_earlier=query.since is not None,
+        )
+
+    async def print_transaction(
+        self, source: str, database: str, commit_lsn: Lsn, plugin: str, options: Mapping[str, str]
+    ) -> list[Change]:
+        self._raise_next()
+        await self.get_source(source)
+        for transaction in self.transactions[source]:
+            if transaction.final_lsn == commit_lsn:
+                return list(transaction.changes)
+        raise NotFound(f"no transaction has its commit record at {commit_lsn}")
 
     @asynccontextmanager
     async def stream(

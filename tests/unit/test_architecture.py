@@ -89,7 +89,10 @@ KNOWS_ONLY = {
     | {"store.rows"},
     # What serves slots begins at the log's reader, whoever writes there: no WAL, no catalog, no
     # source.
-    "delivery": GROUND | {"decoding", "txlog.reader", "txlog.cursor", "plugins", "store"},
+    "delivery": GROUND
+    | {"decoding", "txlog.reader", "txlog.cursor", "plugins", "store"}
+    # Who looks for changes is told by the log where they are, and tells columns by their names.
+    | {"txlog.contents", "txlog.segment", "catalog.descriptor"},
     # Metadata is rows of slots and sources.
     "store": GROUND,
     # A client like any other: it knows the wire, and could be a package of its own. Of the source's

@@ -24,6 +24,7 @@ from typer.exceptions import TyperException
 import spillway
 from spillway.cli import (
     certify,
+    changes,
     completion,
     connection,
     context,
@@ -71,6 +72,7 @@ app.add_typer(subscription.app, name="subscription")
 app.add_typer(user.app, name="user")
 app.add_typer(context.app, name="context")
 app.command("recv")(recv.recv)
+app.command("changes")(changes.changes)
 app.command("decode")(decode.decode)
 app.command("certify")(certify.certify)
 

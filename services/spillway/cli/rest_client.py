@@ -74,7 +74,7 @@ class RestClient:
         self,
         method: str,
         *path: str,
-        query: Mapping[str, str | int] | None = None,
+        query: Mapping[str, str | int | list[str]] | None = None,
         body: Mapping[str, object] | None = None,
     ) -> Any:
         """Call ``/v1/PATH…`` and give the answer's JSON; None if it has no body.
@@ -104,7 +104,7 @@ class RestClient:
         self,
         method: str,
         where: str,
-        query: Mapping[str, str | int] | None,
+        query: Mapping[str, str | int | list[str]] | None,
         body: Mapping[str, object] | None,
     ) -> httpx.Response:
         import httpx  # noqa: PLC0415 - as above

@@ -144,6 +144,8 @@ class SchemaOptions:
     marks_refused: bool = False
     #: columns have names that every reader of tables takes
     safe_names: bool = False
+    #: every column is what PostgreSQL prints: for people, and for comparing with what they wrote
+    all_as_text: bool = False
     #: how columns that are printed are printed; None: PostgreSQL's defaults
     settings: TextSettings | None = None
 
@@ -231,7 +233,9 @@ def _plan_column(
     types: Mapping[int, TypeDescriptor],
     options: SchemaOptions,
 ) -> ColumnPlan:
-    oid, typmod = _base_type(column.type_oid, column.typmod, types)
+    if options.all_as_text:
+        return ColumnPlan(column, name, "printed", pa.utf8())
+    oid, typmod = base_type(column.type_oid, column.typmod, types)
     direct = _DIRECT.get(oid)
     if direct is None and not options.temporal_as_text:
         direct = _TEMPORAL.get(oid)
@@ -246,7 +250,7 @@ def _plan_column(
     return ColumnPlan(column, name, "printed", pa.utf8())
 
 
-def _base_type(oid: int, typmod: int, types: Mapping[int, TypeDescriptor]) -> tuple[int, int]:
+def base_type(oid: int, typmod: int, types: Mapping[int, TypeDescriptor]) -> tuple[int, int]:
     """Follow domains down to what they are over (getBaseTypeAndTypmod)."""
     seen: set[int] = set()
     while (descriptor := types.get(oid)) is not None and descriptor.kind == "d":
@@ -273,7 +277,7 @@ def _column_metadata(
         "typmod": column.typmod,
         "not_null": column.not_null,
     }
-    base_oid, base_typmod = _base_type(column.type_oid, column.typmod, types)
+    base_oid, base_typmod = base_type(column.type_oid, column.typmod, types)
     if base_oid != column.type_oid:
         metadata |= {"base_type_oid": base_oid, "base_typmod": base_typmod}
     if (base := types.get(base_oid)) is not None and base.kind == "e":

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.collector import collector
 from spillway.delivery.answers import Answers
+from spillway.delivery.change_search import ChangeSearch, SearchCancelled
 from spillway.delivery.large_batches import LargeBatches
 from spillway.delivery.preview import read_preview
 from spillway.delivery.reader import SlotReader, changes_of
@@ -39,6 +40,7 @@ from spillway.errors import (
     DuplicateName,
     InvalidRequest,
     LeaseLost,
+    NotFound,
     ResultTooLarge,
     SpillwayError,
     UnknownSlot,
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
     from spillway.receiver.checks import SourceFacts
     from spillway.service.model import (
         Change,
+        ChangePage,
+        ChangeQuery,
         Consumer,
         Obstacle,
         Preview,
@@ -109,6 +113,10 @@ _SETTLE_POLL_S: Final = 0.005
 RESULT_BYTES_MAX: Final = 256 << 20
 _STEP_BYTES: Final = 1 << 20
 _WORKER_THREADS: Final = 16
+#: Searches at a time: each keeps a worker, and most of a processor.
+_SEARCHES_MAX: Final = 2
+#: payload of one transaction as a plugin prints it
+_PRINTED_BYTES_MAX: Final = 16 << 20
 
 
 class Engine:
@@ -130,6 +138,7 @@ class Engine:
         self._readers = SharedReaders(self._workers)
         self._large_batches = LargeBatches()
         self._answers = Answers()
+        self._searches = asyncio.Semaphore(_SEARCHES_MAX)
         self._exports = SnapshotExports(settings)
         self._leases = Leases(metadata, data.instance, settings.lease_ttl_s)
         self._rows = SlotRows(metadata, self._leases)
@@ -708,6 +717,69 @@ class Engine:
         start = slot.confirmed_flush_lsn if start_lsn is None else start_lsn
         session = await self._session(slot)
         return await self._in_worker(read_preview, session, slot_name, start, limit, skip)
+
+    # -- changes, whoever has them ------------------------------------------------------------
+
+    async def find_changes(self, source: str, database: str, query: ChangeQuery) -> ChangePage:
+        """Look for changes in all that is retained; see the interface."""
+        session = inventory.decoded(self._sources, source, database)
+        async with self._searches:
+            search = ChangeSearch(session, query)
+            looking = asyncio.ensure_future(self._in_worker(search.page))
+            try:
+                return await asyncio.shield(looking)
+            except asyncio.CancelledError:
+                # The worker is free, and with it the place of this search, when it has ended.
+                search.cancel()
+                with contextlib.suppress(SpillwayError, SearchCancelled):
+                    await looking
+                raise
+
+    async def print_transaction(
+        self, source: str, database: str, commit_lsn: Lsn, plugin: str, options: Mapping[str, str]
+    ) -> list[Change]:
+        """Print a transaction as a plugin does; see the interface."""
+        session = inventory.decoded(self._sources, source, database)
+        context = PluginContext(
+            "changes",
+            database,
+            session.server_version_num,
+            session.encoding,
+            captured_publications=self._sources.get(source).captured_publications,
+        )
+        made = create_plugin(plugin, options, context)
+
+        def read() -> list[Change]:
+            reader = SlotReader.on_log(session.log, made, commit_lsn, commit_lsn + 1)
+            changes: list[Change] = []
+            first_lsn = 0
+            try:
+                while True:
+                    step = reader.step(_STEP_BYTES)
+                    first_lsn = first_lsn or reader.first_lsn
+                    changes += changes_of(step.messages, binary=made.binary)
+                    if reader.bytes > _PRINTED_BYTES_MAX:
+                        raise ResultTooLarge(
+                            f"the transaction that commits at {commit_lsn} is more than "
+                            f"{_PRINTED_BYTES_MAX} bytes as {plugin} prints it",
+                            hint="Create a slot with start_lsn there, and stream it over gRPC "
+                            "(spillway recv).",
+                            lsn=str(commit_lsn),
+                        )
+                    if step.exhausted or step.reached_end:
+                        break
+            finally:
+                reader.close()
+            if first_lsn != commit_lsn:
+                raise NotFound(
+                    f"no transaction has its commit record at {commit_lsn}",
+                    hint="Give the commit_lsn of a change that was found.",
+                    lsn=str(commit_lsn),
+                )
+            return changes
+
+        async with self._searches:
+            return await self._in_worker(read)
 
     # -- upkeep -------------------------------------------------------------------------------
 

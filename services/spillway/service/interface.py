@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from spillway.receiver.checks import SourceFacts
     from spillway.service.model import (
         Change,
+        ChangePage,
+        ChangeQuery,
         Consumer,
         Obstacle,
         PluginInfo,
@@ -245,6 +247,34 @@ class EngineInterface(Protocol):
         consumer.
 
         *skip* changes of the first transaction are left out: those that a preview before has shown.
+        """
+        ...
+
+    async def find_changes(self, source: str, database: str, query: ChangeQuery) -> ChangePage:
+        """Look for changes in all that is retained of a database, beside all slots.
+
+        A page ends where it is full or after some seconds; ``following`` goes on. When the caller
+        is cancelled the looking ends.
+
+        Raises:
+            UnknownSource: there is none of that name.
+            NotReady: nothing of the database is decoded yet, or it is not yet known which part of
+                the log has which table.
+            InvalidRequest: the key has a column that the table has not, or a value that is none of
+                its type.
+        """
+        ...
+
+    async def print_transaction(
+        self, source: str, database: str, commit_lsn: Lsn, plugin: str, options: Mapping[str, str]
+    ) -> list[Change]:
+        """Return what an output plugin makes of the transaction whose commit record starts at
+        *commit_lsn*.
+
+        Raises:
+            LsnNotRetained: it is before what is retained.
+            NotFound: no transaction commits there.
+            ResultTooLarge: it is more than an answer may hold.
         """
         ...
 

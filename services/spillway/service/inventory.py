@@ -64,7 +64,7 @@ async def list_tables(
         NotReady: nothing of the database is decoded yet, or decoding has stopped.
     """
     known = sources.get(source)
-    session = _decoded(sources, source, database)
+    session = decoded(sources, source, database)
     found: list[TableInfo] = []
     limit = min(limit, TABLES_MAX)
     following: int | None = after
@@ -78,7 +78,7 @@ async def list_tables(
 
 async def list_publications(sources: Sources, source: str, database: str) -> list[PublicationInfo]:
     """List the publications with their tables, all of them; raises as :func:`list_tables`."""
-    session = _decoded(sources, source, database)
+    session = decoded(sources, source, database)
     shown = PublicationsShown(*await session.ask(publications))
     following: int | None = 0
     while following is not None:
@@ -89,7 +89,7 @@ async def list_publications(sources: Sources, source: str, database: str) -> lis
     return shown.infos()
 
 
-def _decoded(sources: Sources, source: str, database: str) -> Session:
+def decoded(sources: Sources, source: str, database: str) -> Session:
     """Return the session of *database*, which is not begun for this."""
     sources.get(source)
     session = sources.find_session(source, database)

@@ -10,6 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from spillway.delivery.change_query import (
+    OPERATIONS,
+    ChangePage,
+    ChangeQuery,
+    ColumnValue,
+    FoundChange,
+    Position,
+)
 from spillway.delivery.model import Change, Consumer, Preview, StreamBatch
 from spillway.plugins.messages import EncodedBatch, Notice
 from spillway.sessions.model import DatabaseSession, Decoding, SourceInfo
@@ -21,15 +29,21 @@ if TYPE_CHECKING:
     from spillway.pg.lsn import Lsn
 
 __all__ = [
+    "OPERATIONS",
     "Change",
+    "ChangePage",
+    "ChangeQuery",
     "ColumnInfo",
+    "ColumnValue",
     "Consumer",
     "DatabaseSession",
     "Decoding",
     "EncodedBatch",
+    "FoundChange",
     "Notice",
     "Obstacle",
     "PluginInfo",
+    "Position",
     "Preview",
     "PrimaryCost",
     "PublicationInfo",

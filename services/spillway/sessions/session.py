@@ -76,6 +76,7 @@ from spillway.sessions.signs import DecodingSigns
 from spillway.sessions.snapshots import Snapshots
 from spillway.storage.file_errors import file_error
 from spillway.txlog import LogWriter
+from spillway.txlog.contents import contents_of
 from spillway.txlog.verification import Verification
 
 if TYPE_CHECKING:
@@ -300,14 +301,15 @@ class Session:
         self._log.remove_before(lsn, keep_bytes)
 
     def tend(self) -> None:
-        """Look after the log: verify a little of it, and mend what is damaged. The engine's upkeep
-        calls it; blocks for a moment.
+        """Look after the log: verify a little of it, mend what is damaged, write down what a
+        segment has that was sealed. The engine's upkeep calls it; blocks for a moment.
 
         Raises:
             StorageError: a segment can't be read.
         """
         self._mending.tend()
         self._verification.step()
+        contents_of(self.log).keep_one(self.log)
 
     @property
     def read_lsn(self) -> int:

@@ -10,6 +10,7 @@ from fastapi.security import HTTPBearer
 from spillway.connection_bound import ConnectionBound
 from spillway.service.interface import EngineInterface
 from spillway.slot_manager import callers, guard, health, metrics, pages, plugins, problems
+from spillway.slot_manager.changes.routes import router as changes_router
 from spillway.slot_manager.publications.routes import router as publications_router
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
@@ -70,6 +71,7 @@ def create_app(
     v1.include_router(sources_router)
     v1.include_router(slots_router)
     v1.include_router(plugins.router)
+    v1.include_router(changes_router)
     v1.include_router(subscriptions_router)
     v1.include_router(publications_router)
     v1.include_router(users_router)

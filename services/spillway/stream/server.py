@@ -12,10 +12,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from spillway.errors import AddressUnavailable
-from spillway.stream import change_stream, slot_service, subscription_service
+from spillway.stream import change_service, change_stream, slot_service, subscription_service
 from spillway.stream.access import AccessCheck
 from spillway.token_gate import TokenGate
-from spillway.v1 import slots_pb2_grpc, subscriptions_pb2_grpc
+from spillway.v1 import changes_pb2_grpc, slots_pb2_grpc, subscriptions_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,10 +115,13 @@ async def create_grpc_server(
     register(slot_service.SlotService(engine, subscriptions), server)
     register = subscriptions_pb2_grpc.add_SubscriptionServiceServicer_to_server
     register(subscription_service.SubscriptionService(subscriptions), server)
+    register = changes_pb2_grpc.add_ChangeServiceServicer_to_server
+    register(change_service.ChangeService(engine), server)
     server.add_generic_rpc_handlers((change_stream.ChangeStream(engine).generic_handler(),))
     names = (
         slot_service.SERVICE_NAME,
         subscription_service.SERVICE_NAME,
+        change_service.SERVICE_NAME,
         change_stream.SERVICE_NAME,
     )
     health_pb2_grpc.add_HealthServicer_to_server(_Health(engine), server)
@@ -200,7 +203,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             kinds -= {"listener"}
         if service in (slot_service.SERVICE_NAME, subscription_service.SERVICE_NAME):
             kinds &= {"metadata", "certificate"}
-        elif service not in ("", change_stream.SERVICE_NAME):
+        elif service not in ("", change_stream.SERVICE_NAME, change_service.SERVICE_NAME):
             return None
         response = health_pb2.HealthCheckResponse
         return response.NOT_SERVING if kinds else response.SERVING  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from spillway.errors import CorruptTransactionLog
 from spillway.storage.durable_files import overwrite_start
 from spillway.storage.file_errors import listed
 from spillway.txlog import frames
-from spillway.txlog.segment import Segment, SegmentReader
+from spillway.txlog.segment import SIDECARS, Segment, SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +108,8 @@ def _open_segment(
     if is_last:
         if good < size:
             os.truncate(path, good)
-        path.with_suffix(".idx").unlink(missing_ok=True)
+        for suffix in SIDECARS:
+            path.with_suffix(suffix).unlink(missing_ok=True)
     elif good < size:
         raise _Damaged(f"{path} is damaged at byte {good}")
     else:
@@ -145,9 +146,10 @@ def _write_header_again(path: Path, system_id: int, database_oid: int) -> frames
 
 
 def remove_segments(paths: Iterable[Path]) -> None:
-    """Remove segment files with their indexes, the oldest first: a crash in between leaves no
-    gap.
+    """Remove segment files with what lies beside them, the oldest first: a crash in between leaves
+    no gap.
     """
     for path in paths:
         path.unlink(missing_ok=True)
-        path.with_suffix(".idx").unlink(missing_ok=True)
+        for suffix in SIDECARS:
+            path.with_suffix(suffix).unlink(missing_ok=True)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INDEX_STEP_BYTES: Final = 64 * 1024
+#: What lies beside a sealed segment and can be made again: its index, and what it has of which
+#: table (``contents.py``).
+SIDECARS: Final = (".idx", ".contents")
 _INDEX_HEADER: Final = struct.Struct("<IIIQQQQQ")
 _INDEX_FORMAT: Final = 1
 #: Later than any transaction: entries are gone over, and none is taken out.

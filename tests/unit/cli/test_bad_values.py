@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness.fake_service import FakeService
 
 NEW = "subscription create a --source shop --database shop --lake /srv/l --disabled"
+FIND = "changes --source shop --database shop"
 #: (command line, exit code, what is said)
 CASES = (
     (f"{NEW} -j driver_memory=4", 1, "driver_memory is '4', and must be a size such as 2g"),
@@ -68,6 +69,19 @@ CASES = (
     (f"source add y {'h' * 9000}", 1, "dsn may have 8192 characters at most"),
     ("source add y host=a --origin x", 2, "--origin: 'x' is not one of"),
     ("source tables shop --database nope", 1, "code: not_ready"),
+    (f"{FIND} --since tomorow", 1, "--since is 'tomorow', and no time"),
+    (f"{FIND} --until 2026-13-01", 1, "--until is '2026-13-01', and no time"),
+    (f"{FIND} --xid x", 2, "--xid is 'x', and must be a whole number"),
+    (f"{FIND} --xid 99999999999", 1, "xid must be less than 4294967296"),
+    (f"{FIND} --limit 0", 2, "--limit is '0', and must be 1 or more"),
+    (f"{FIND} --op x", 2, "--op: 'x' is not one of"),
+    (f"{FIND} --output x", 2, "--output: 'x' is not one of"),
+    (f"{FIND} --from-lsn x", 1, "invalid LSN: 'x'"),
+    (f"{FIND} --upto-lsn x", 1, "invalid LSN: 'x'"),
+    (f"{FIND} --table t --key id", 1, "key 'id' is not COLUMN=VALUE"),
+    (f"{FIND} --table t --key id=1 --key id=2", 1, 'column "id" is given twice as key'),
+    (f"{FIND} --key id=1", 1, "a key is given, and no table that it belongs to"),
+    ("changes --source nope --database shop", 1, 'source "nope" does not exist'),
     ("source drop nope", 1, "code: unknown_source"),
     ("recv -S none", 1, "code: unknown_slot"),
     ("recv -S s1 -s x", 2, "--status-interval is 'x', and must be a number"),

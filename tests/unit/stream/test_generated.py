@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spillway.v1 import slots_pb2, subscriptions_pb2
+from spillway.v1 import changes_pb2, slots_pb2, subscriptions_pb2
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -82,6 +82,7 @@ def test_every_rest_call_has_one_here() -> None:
     services = {
         **slots_pb2.DESCRIPTOR.services_by_name,
         **subscriptions_pb2.DESCRIPTOR.services_by_name,
+        **changes_pb2.DESCRIPTOR.services_by_name,
     }
     calls = {
         re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()

@@ -1,0 +1,1 @@
+"""Changes of all that is retained, by table, key, transaction and time."""

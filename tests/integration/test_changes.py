@@ -1,0 +1,269 @@
+"""What happened to a row: changes found by table, key, transaction and time, on real servers."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from harness.service import Service, service_in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.cluster import Database
+
+
+@pytest.fixture
+def service(tmp_path: Path, pg: Database) -> Iterator[Service]:
+    with service_in_process(tmp_path / "data") as running:
+        running.create_source(pg.dsn)
+        running.create_slot("s", pg.name)
+        yield running
+        running.drop_slot("s")
+        running.call("DELETE", "/sources/main")
+
+
+def ask(service: Service, pg: Database, **query: Any) -> dict[str, Any]:
+    query = {"source": "main", "database": pg.name, **query}
+    answer: dict[str, Any] = service.call("GET", "/changes", params=query)
+    return answer
+
+
+def values(change: dict[str, Any], side: str) -> dict[str, Any]:
+    """Give what is known of one side of a row; unknown as ...; nothing where there was no row."""
+    found = {}
+    for column in change["columns"]:
+        known = column[f"{side}_is"]
+        if known != "none":
+            found[column["name"]] = ... if known == "unknown" else column[side]
+    return found
+
+
+def told(page: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [(c["operation"], values(c, "old"), values(c, "new")) for c in page["changes"]]
+
+
+def changed(change: dict[str, Any]) -> list[str]:
+    return [c["name"] for c in change["columns"] if c["changed"]]
+
+
+def test_a_rows_history(service: Service, pg: Database) -> None:
+    pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pg.execute("CREATE TABLE other (id int PRIMARY KEY, v text)")
+    pg.execute("INSERT INTO t SELECT g, 'a' FROM generate_series(1, 500) g")
+    pg.execute("INSERT INTO other VALUES (42, 'not this one')")
+    pg.execute("UPDATE t SET v = 'b' WHERE id = 42")
+    pg.execute("BEGIN; UPDATE t SET v = 'rolled back' WHERE id = 42; ROLLBACK")
+    pg.execute("UPDATE t SET id = 4200 WHERE id = 42")
+    pg.execute("UPDATE t SET id = 42 WHERE id = 4200")
+    pg.execute("DELETE FROM t WHERE id = 42")
+    service.wait_decoded("s", pg)
+    page = ask(service, pg, table="public.t", key="id=42")
+    assert told(page) == [
+        ("insert", {}, {"id": "42", "v": "a"}),
+        ("update", {"id": "42", "v": ...}, {"id": "42", "v": "b"}),
+        ("update", {"id": "42", "v": ...}, {"id": "4200", "v": "b"}),
+        ("update", {"id": "4200", "v": ...}, {"id": "42", "v": "b"}),
+        ("delete", {"id": "42", "v": ...}, {}),
+    ]
+    assert [changed(c) for c in page["changes"]] == [[], [], ["id"], ["id"], []]
+    assert page["next"] is None
+    assert page["tables"] == ["public.t"]
+    assert page["undecided"] == 0
+    assert not page["began_earlier"]
+    newest = ask(service, pg, table="t", key="id=42", newest_first=True)
+    assert newest["changes"] == page["changes"][::-1]
+    for limit in (1, 2, 4):
+        for order in (False, True):
+            seen: list[Any] = []
+            after: dict[str, str] = {}
+            while True:
+                some = ask(
+                    service, pg, table="t", key="id=42", limit=limit, newest_first=order, **after
+                )
+                assert len(some["changes"]) <= limit
+                seen += some["changes"]
+                if some["next"] is None:
+                    break
+                after = {"after": some["next"]}
+            assert seen == page["changes"][:: -1 if order else 1]
+    deleted = ask(service, pg, table="t", key="id=42", op="delete")["changes"]
+    assert deleted == page["changes"][-1:]
+    # Of one transaction, by xid, and between two LSNs or times.
+    second = page["changes"][1]
+    assert ask(service, pg, xid=second["xid"])["changes"] == [second]
+    commit, since = second["commit_lsn"], second["committed_at"]
+    for bound, value in (("lsn", commit), ("", since)):
+        low, high = ("from_lsn", "upto_lsn") if bound else ("since", "until")
+        later = ask(service, pg, table="t", key="id=42", **{low: value})
+        assert later["changes"] == page["changes"][1:]
+        before = ask(service, pg, table="t", key="id=42", **{high: value})
+        assert before["changes"] == page["changes"][:1]
+    # As a plugin prints it.
+    shown = service.call(
+        "GET",
+        "/changes/print",
+        params={
+            "source": "main",
+            "database": pg.name,
+            "commit_lsn": commit,
+            "options.include-xids": "0",
+        },
+    )
+    assert [c["data"] for c in shown["changes"]] == [
+        "BEGIN",
+        "table public.t: UPDATE: id[integer]:42 v[text]:'b'",
+        "COMMIT",
+    ]
+    # Exported.
+    query = {"source": "main", "database": pg.name, "table": "t", "key": "id=42", "limit": "2"}
+    lines = service.http.get(
+        "/v1/changes", params=query, headers={"Accept": "application/x-ndjson"}
+    )
+    assert [json.loads(line) for line in lines.text.splitlines()] == page["changes"][:2]
+    assert lines.headers["Spillway-Next"] == page["changes"][1]["position"]
+    accept = {"Accept": "application/vnd.apache.arrow.stream"}
+    arrow = service.http.get("/v1/changes", params=query, headers=accept)
+    rows = pa.ipc.open_stream(io.BytesIO(arrow.content)).read_all().to_pylist()
+    assert [row["operation"] for row in rows] == ["insert", "update"]
+    assert rows[1]["columns"][1]["new"] == "b"
+
+
+def test_types_identities_and_what_is_unknown(service: Service, pg: Database) -> None:
+    big = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 2000) i)"
+    pg.execute(
+        "CREATE TYPE mood AS ENUM ('calm', 'cross');"
+        "CREATE TABLE types (i8 bigint, u uuid, n numeric(10, 2), d timestamptz, b bool, c char(5),"
+        " m mood, f float8, v varchar, j jsonb, PRIMARY KEY (u, n));"
+        "CREATE TABLE whole (id int, v text, big text); ALTER TABLE whole REPLICA IDENTITY FULL;"
+        "CREATE TABLE nothing (id int PRIMARY KEY, v text);"
+        "ALTER TABLE nothing REPLICA IDENTITY NOTHING;"
+        "CREATE TABLE toasted (id int PRIMARY KEY, v text, big text);"
+        "CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1), (2)"
+    )
+    uid = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    pg.execute(
+        f"INSERT INTO types VALUES (9000000000, '{uid}', 19.90, '2026-11-23 10:00:00+00', true,"
+        " 'ab', 'calm', 1e20, '<script>', '{\"a\": 1}')"
+    )
+    pg.execute(f"INSERT INTO whole VALUES (1, 'a', {big}); UPDATE whole SET v = NULL WHERE id = 1")
+    pg.execute("DELETE FROM whole WHERE id = 1")
+    pg.execute("INSERT INTO nothing VALUES (1, 'a'), (2, 'b')")
+    pg.execute(f"INSERT INTO toasted VALUES (1, 'a', {big})")
+    pg.execute("UPDATE toasted SET v = 'b' WHERE id = 1")
+    pg.execute("ALTER TABLE late ADD COLUMN k int NOT NULL DEFAULT 7")
+    pg.execute("ALTER TABLE late REPLICA IDENTITY FULL; DELETE FROM late WHERE id = 2")
+    pg.execute("TRUNCATE whole, late")
+    service.wait_decoded("s", pg)
+    key = ["i8=9000000000", f"u={uid.upper()}", "n=19.90", "d=2026-11-23 10:00:00+00", "b=yes",
+           "c=ab", "m=calm", "f=1e+20", "v=<script>", 'j={"a": 1}']  # fmt: skip
+    for one in (*([k] for k in key), key):
+        (change,) = ask(service, pg, table="types", key=one)["changes"]
+        assert values(change, "new")["n"] == "19.90"
+    assert [c["name"] for c in change["columns"] if c["is_key"]] == ["u", "n"]
+    assert change["columns"][0]["type"] == "bigint"
+    assert ask(service, pg, table="types", key="n=19.91")["changes"] == []
+    inserted, updated, deleted = ask(service, pg, table="whole", key="id=1")["changes"]
+    assert changed(updated) == ["v"]
+    assert values(updated, "old") == values(inserted, "new") == {
+        **values(updated, "new"), "v": "a"
+    }  # fmt: skip
+    assert values(updated, "new")["v"] is None
+    assert values(deleted, "old") == values(updated, "new")
+    assert len(values(deleted, "old")["big"]) == 64000
+    # Unchanged, and not in WAL.
+    _, updated = ask(service, pg, table="toasted", key="id=1")["changes"]
+    assert values(updated, "new") == {"id": "1", "v": "b", "big": ...}
+    assert [c["changed"] for c in updated["columns"]] == [False, None, False]
+    # A value that lies in no tuple.
+    assert [c["operation"] for c in ask(service, pg, table="late", key="k=7")["changes"]] == [
+        "delete"
+    ]
+    truncated = ask(service, pg, op="truncate")["changes"]
+    assert sorted((c["table"], len(c["columns"])) for c in truncated) == [("late", 0), ("whole", 0)]
+    for limit in (1, 2):
+        first = ask(service, pg, op="truncate", limit=limit)
+        assert first["changes"] == truncated[:limit]
+        if limit == 1:
+            rest = ask(service, pg, op="truncate", after=first["next"])
+            assert rest["changes"] == truncated[1:]
+
+
+def test_deletes_that_cannot_be_told(service: Service, pg: Database) -> None:
+    pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pg.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pg.execute("DELETE FROM t WHERE id = 2")
+    service.wait_decoded("s", pg)
+    page = ask(service, pg, table="t", key="v=a")
+    assert told(page) == [("insert", {}, {"id": "1", "v": "a"})]
+    # The key says which row it was, and not what v was.
+    assert page["undecided"] == 1
+    assert ask(service, pg, table="t", key=["v=a", "id=1"])["undecided"] == 0
+    problem = service.problem(
+        "GET", "/changes",
+        params={"source": "main", "database": pg.name, "table": "t", "key": "w=1"},
+    )  # fmt: skip
+    assert problem["code"] == "invalid_request"
+    assert problem["detail"] == 'table "t" has no column w'
+    assert problem["hint"] == "Its columns are id, v."
+    for key, said in (("id=x", "whole numbers"), ("id=99999999999", "can't have the value")):
+        problem = service.problem(
+            "GET", "/changes",
+            params={"source": "main", "database": pg.name, "table": "t", "key": key},
+        )  # fmt: skip
+        assert said in problem["detail"]
+
+
+def test_tables_are_known_by_what_they_are(service: Service, pg: Database) -> None:
+    pg.execute("CREATE TABLE before (id int PRIMARY KEY, v text)")
+    pg.execute("INSERT INTO before VALUES (1, 'a')")
+    pg.execute("ALTER TABLE before RENAME TO after; ALTER TABLE after RENAME v TO w")
+    pg.execute("UPDATE after SET w = 'b'")
+    pg.execute("DROP TABLE after")
+    pg.execute("CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    pg.execute("CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (10)")
+    pg.execute("CREATE TABLE high PARTITION OF parted FOR VALUES FROM (10) TO (20)")
+    pg.execute("INSERT INTO parted VALUES (1, 'a'); UPDATE parted SET id = 11")
+    service.wait_decoded("s", pg)
+    for name in ("before", "after", "public.after"):
+        page = ask(service, pg, table=name)
+        assert page["tables"] == ["public.after", "public.before"]
+        assert [(c["table"], values(c, "new")) for c in page["changes"]] == [
+            ("before", {"id": "1", "v": "a"}), ("after", {"id": "1", "w": "b"})
+        ]  # fmt: skip
+    page = ask(service, pg, table="parted")
+    assert [(c["operation"], c["table"]) for c in page["changes"]] == [
+        ("insert", "low"), ("delete", "low"), ("insert", "high")
+    ]  # fmt: skip
+    nothing = ask(service, pg, table="never")
+    assert (nothing["changes"], nothing["tables"]) == ([], [])
+
+
+def test_copies_large_transactions_and_pages(service: Service, pg: Database) -> None:
+    """Rows of one WAL record have one LSN; a large transaction is cut in chunks."""
+    pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with pg.connect() as connection, connection.cursor() as cursor:
+        with cursor.copy("COPY t FROM STDIN") as copy:
+            for number in range(40_000):
+                copy.write_row((number, "x" * 60))
+        connection.commit()
+    pg.execute("UPDATE t SET v = 'y' WHERE id % 10 = 3")
+    service.wait_decoded("s", pg)
+    for order in (False, True):
+        seen: list[str] = []
+        after: dict[str, str] = {}
+        while True:
+            page = ask(service, pg, table="t", op="insert", limit=1000, newest_first=order, **after)
+            seen += [c["columns"][0]["new"] for c in page["changes"]]
+            if page["next"] is None or len(seen) >= 5000:
+                break
+            after = {"after": page["next"]}
+        expected = [str(n) for n in range(40_000)]
+        assert seen == (expected[::-1] if order else expected)[:5000]
+    page = ask(service, pg, table="t", key="id=39993")
+    assert [c["operation"] for c in page["changes"]] == ["insert", "update"]
