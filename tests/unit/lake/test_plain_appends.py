@@ -17,19 +17,25 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from spillway.errors import LakeTableConflict
+from harness.object_store import BUCKET, object_store
+from spillway.errors import LakeTableConflict, LeaseLost
+from spillway.lake import lease
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import CHANGE_COLUMNS
 from spillway.lake.tables.contract import Batch
 from spillway.lake.tables.delta import appends
+from spillway.lake.tables.delta.merge import open_table
 from spillway.lake.tables.delta.tables import DeltaTables
 from spillway.lake.tables.iceberg import snapshots
 from spillway.lake.tables.iceberg.tables import IcebergTables
 from spillway.lake.tables.parquet.tables import ParquetTables
+from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from spillway.storage.place import LakePath
 
 #: A type of each kind that the lake has, and two values.
 _VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
@@ -73,7 +79,7 @@ def batch(start: int, end: int) -> Batch:
     return Batch("shop", start, end, 0)
 
 
-def delta(path: Path) -> DeltaTables:
+def delta(path: LakePath) -> DeltaTables:
     return DeltaTables(None, path, "shop")  # type: ignore[arg-type] # Spark is not asked
 
 
@@ -124,6 +130,29 @@ def test_delta(tmp_path: Path) -> None:
     assert history.metadata().configuration == {"spillway.slot": "shop"}
     said = json.loads(history.history(1)[0]["userMetadata"])["spillway"]
     assert said["end_lsn"] == "0/12C"
+
+
+def test_delta_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = ObjectPath(BUCKET, "company/lake")
+    with object_store() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(LeaseLost):
+            delta(lake).append_plain(NAME, changes(50, ("I", row(1, 0))), batch(0, 100))
+        with lease.held(lake):
+            tables = delta(lake)
+            three_batches(tables)
+            current = open_table(lake / CURRENT / NAME)
+            assert rows_of(current) == [row(1, 1), row(3, 0)]
+            # Another one's commit is seen, and that the table was made anew.
+            open_table(lake / CURRENT / NAME).delete("id = 3")
+            fill(tables, 300, 400, changes(350, ("I", row(5, 0))))
+            assert rows_of(open_table(lake / CURRENT / NAME)) == [row(1, 1), row(5, 0)]
+            for path, _ in (lake / HISTORY / NAME).objects():
+                path.unlink()
+            assert tables.durable_lsn(HISTORY, NAME) == 0
+            assert tables.append_plain(NAME, changes(450, ("I", row(6, 0))), batch(400, 500))
+            assert len(rows_of(open_table(lake / HISTORY / NAME))) == 1
 
 
 def test_iceberg(tmp_path: Path) -> None:
