@@ -16,6 +16,12 @@ def parse_command(words: list[str]) -> dict[str, Any]:
     """Parse the words after ``spillway`` as the program would, and return the parameters; run
     nothing.
     """
+    if words[0] == "--context":
+        # The program's own, before the command.
+        words = words[2:]
+    if words == ["--install-completion"]:
+        # typer's, which every program has.
+        return {"install_completion": True}
     lake = words[0] == "lake"
     command: Any = typer.main.get_command(lake_app if lake else app)
     rest = words[1:] if lake else list(words)

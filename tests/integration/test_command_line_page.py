@@ -84,7 +84,7 @@ def test_the_page(running: Service, pg18: Database, pg15: Database, tmp_path: Pa
     assert "audit" in shell(created)
     assert "state\tstreaming" in shell(subscribed)
     # All of it is there when the command returns.
-    assert pg15.value("SELECT count(*) FROM orders") == "1"
+    assert pg15.value("SELECT count(*) FROM orders") == 1
     assert "pid\t-" in shell(disabled)
     shell(enabled)
     assert "public.orders\tready" in shell(refreshed)

@@ -90,7 +90,7 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
 
 def _ask(ctx: typer.Context, what: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    connection.use(ctx.find_root().params.get("context"))
+    connection.use(ctx.find_root().params.get("context_name"))
     # Whatever else listens there answers in forms of its own.
     with (
         contextlib.suppress(SpillwayError, KeyError, TypeError, ValueError),

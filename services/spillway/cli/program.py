@@ -88,7 +88,7 @@ def _program(
     version: Annotated[  # noqa: ARG001 - its callback does it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
     ] = False,
-    name: Annotated[
+    context_name: Annotated[
         str | None,
         typer.Option(
             "--context",
@@ -99,7 +99,7 @@ def _program(
     ] = None,
 ) -> None:
     """PostgreSQL logical decoding outside the server: replication slots as a service."""
-    connection.use(name)
+    connection.use(context_name)
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
