@@ -22,7 +22,7 @@ import typer
 from typer.exceptions import TyperException
 
 import spillway
-from spillway.cli import certify, decode, recv, slot, source, subscription, user
+from spillway.cli import alert, certify, decode, event, recv, slot, source, subscription, user
 from spillway.collector import collector
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
@@ -55,6 +55,8 @@ app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(user.app, name="user")
+app.add_typer(alert.app, name="alert")
+app.add_typer(event.app, name="event")
 app.command("recv")(recv.recv)
 app.command("decode")(decode.decode)
 app.command("certify")(certify.certify)
