@@ -23,6 +23,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── UnknownSubscription      unknown_subscription
     │   ├── UnknownConflict          unknown_conflict
     │   ├── UnknownUser              unknown_user
+    │   ├── UnknownAlertRule         unknown_alert_rule
+    │   ├── UnknownAlertChannel      unknown_alert_channel
     │   ├── UnknownTable             unknown_table
     │   ├── UnknownSnapshot          unknown_snapshot
     │   └── UnknownSlot              unknown_slot
@@ -101,6 +103,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── CorruptWalStore          corrupt_wal_store
     │   ├── CorruptSnapshot          corrupt_snapshot
     │   └── WalStoreInUse            wal_store_in_use
+    ├── AlertNotDelivered            alert_not_delivered      502, of a channel
     ├── MetadataError                metadata_unavailable     503
     ├── AnswersFull                  answers_full             503
     ├── AddressUnavailable           address_unavailable      500, at start only
@@ -281,6 +284,33 @@ class UnknownUser(NotFound):
             f'user "{name}" does not exist',
             hint="GET /v1/users lists what exists; POST /v1/users makes one.",
             user=name,
+        )
+
+
+class UnknownAlertRule(NotFound):
+    """No rule of alerts has that name."""
+
+    code = "unknown_alert_rule"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f'alert rule "{name}" does not exist',
+            hint=f"GET /v1/alerts/rules lists what exists; PUT /v1/alerts/rules/{name} makes it.",
+            rule=name,
+        )
+
+
+class UnknownAlertChannel(NotFound):
+    """No channel of alerts has that name."""
+
+    code = "unknown_alert_channel"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f'alert channel "{name}" does not exist',
+            hint="GET /v1/alerts/channels lists what exists; "
+            f"PUT /v1/alerts/channels/{name} makes it.",
+            channel=name,
         )
 
 
@@ -900,6 +930,15 @@ class WalStoreInUse(StorageError):
     http_status = 409
     grpc_status = "FAILED_PRECONDITION"
     sqlstate = "55006"
+
+
+class AlertNotDelivered(SpillwayError):
+    """A channel did not take an alert: who listens there is away, refused it, or took too long."""
+
+    code = "alert_not_delivered"
+    http_status = 502
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "08000"
 
 
 class MetadataError(SpillwayError):

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spillway import __version__
 from spillway.admin.application import Admin
+from spillway.alerts.registry import Alerts
+from spillway.alerts.watchman import Watchman
 from spillway.connection_bound import ConnectionBound
 from spillway.errors import StorageError
 from spillway.listener_signs import ListenerSigns
@@ -24,6 +26,8 @@ from spillway.stream.connections import GrpcConnections
 from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
 from spillway.token_gate import TokenGate
 from spillway.walsender.server import ClientRules, WalsenderServer
+from spillway.watch.actions import SOURCE_ACTIONS, SUBSCRIPTION_ACTIONS, USER_ACTIONS, noted
+from spillway.watch.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
     from spillway.open_files import ConnectionLimits
     from spillway.service.interface import EngineInterface
+    from spillway.store.metadata import MetadataStore
     from spillway.subscriber.interface import SubscriptionInterface
     from spillway.tls import ServerCertificate
     from spillway.users.registry import Users
@@ -76,20 +81,36 @@ class Ports(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def listening(
-    engine: EngineInterface, subscriptions: SubscriptionInterface, users: Users, doors: Doors
+    engine: EngineInterface,
+    subscriptions: SubscriptionInterface,
+    users: Users,
+    metadata: MetadataStore,
+    process: str,
+    doors: Doors,
 ) -> AsyncIterator[Ports]:
     """Serve *engine* within this context; yield the ports, where 0 was given the free ones taken.
+
+    *process* names this process among those that have the same *metadata*, also after it was
+    started again.
 
     Raises:
         StorageError, AddressUnavailable: a port can't be used.
     """
+    engine = noted(engine, SOURCE_ACTIONS, metadata.events)
+    subscriptions = noted(subscriptions, SUBSCRIPTION_ACTIONS, metadata.events)
+    users = noted(users, USER_ACTIONS, metadata.events)
+    sampler = Sampler(engine, subscriptions)
+    alerts = Alerts(metadata)
+    watchman = Watchman(metadata, engine, sampler, process)
     listener = _bind(doors.host, doors.http_port)
     pg_listener = None if doors.pg_port is None else _bind(doors.host, doors.pg_port)
     gate = TokenGate(doors.token)
     http_bound = ConnectionBound("REST", doors.limits.http, doors.connections_per_address)
     grpc_bound = ConnectionBound("gRPC", doors.limits.grpc, doors.connections_per_address)
     pg_bound = ConnectionBound("PostgreSQL", doors.limits.pg, doors.connections_per_address)
-    admin = Admin(engine, subscriptions, token=doors.token, version=__version__, gate=gate)
+    admin = Admin(
+        engine, subscriptions, token=doors.token, version=__version__, gate=gate, sampler=sampler
+    )
     app = create_app(
         engine,
         subscriptions,
@@ -100,6 +121,7 @@ async def listening(
         certificate=doors.certificate,
         bounds=(http_bound, grpc_bound, pg_bound),
         users=users,
+        alerts=alerts,
     )
     server = HttpServer(app, bound=http_bound, certificate=doors.certificate)
     # gRPC binds by number, so a free port has to be found first.
@@ -117,6 +139,7 @@ async def listening(
     )
     await grpc_server.start()
     admin.start()
+    watchman.start()
     connections = GrpcConnections(grpc_port, grpc_bound)
     watches = [asyncio.create_task(connections.watch(), name="spillway-grpc-connections")]
     if doors.certificate is not None:
@@ -142,6 +165,7 @@ async def listening(
         for watch in watches:
             watch.cancel()
         # Pages that are open would hold the server for as long as they are.
+        await watchman.stop()
         await admin.stop()
         await grpc_server.stop(_GRPC_GRACE_S)
         await http

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spillway import __version__
 from spillway.collector import collector
 from spillway.errors import InvalidRequest
 from spillway.loop_turn import LendingLoop
@@ -33,6 +34,7 @@ from spillway.store.metadata import MetadataStore
 from spillway.subscriber.subscriptions import Subscriptions
 from spillway.tls import ServerCertificate, TlsFiles
 from spillway.users.registry import Users
+from spillway.watch.actions import History
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -190,6 +192,8 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
         engine = Engine(data, metadata, settings.engine, certificate)
         subscriptions = Subscriptions(engine, metadata, data.root / "subscriptions")
         users = Users(metadata)
+        history = History(metadata.events, data.instance)
+        engine.on_taken(history.taken)
         token = None if settings.auth_off else settings.token
         try:
             await engine.start()
@@ -202,6 +206,8 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
                     engine,
                     subscriptions,
                     users,
+                    metadata,
+                    data.instance,
                     interfaces.Doors(
                         settings.host,
                         settings.http_port,
@@ -220,10 +226,12 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
                     await subscriptions.start(
                         _own_address(settings.host, ports[1], own_socket), token, settings.umask
                     )
+                    await history.started(__version__)
                     try:
                         yield ports
                     finally:
                         await subscriptions.stop()
+                        await history.stopped()
         finally:
             # What ends with the program need not be looked through.
             collector.end()

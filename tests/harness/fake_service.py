@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
@@ -15,6 +17,7 @@ import uvicorn
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.fake_users import fake_users
+from harness.kept_alerts import kept_alerts
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
 
@@ -40,6 +43,7 @@ class FakeService:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake service")
         self._grpc: Any = None
+        self._stored = tempfile.TemporaryDirectory()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -52,6 +56,7 @@ class FakeService:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        self.alerts = self._run(kept_alerts(Path(self._stored.name)))
         config = uvicorn.Config(
             create_app(
                 self.engine,
@@ -59,6 +64,7 @@ class FakeService:
                 token=self.token,
                 version="0",
                 users=fake_users(),
+                alerts=self.alerts,
             ),
             port=self.http_port,
             log_level="warning",
@@ -79,6 +85,7 @@ class FakeService:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+        self._stored.cleanup()
 
     def start_grpc(self) -> None:
         """Listen for gRPC, again after :meth:`stop_grpc`."""

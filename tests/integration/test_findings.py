@@ -16,9 +16,9 @@ import pytest
 
 from harness.reception import wait_until
 from harness.service import Service, service_in_process
-from spillway.admin import findings
 from spillway.service.settings import EngineSettings
 from spillway.stream.client import open_stream
+from spillway.watch import findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,9 +74,8 @@ def press(service: Service, page: str, action: str) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what is found after minutes or megabytes be found after a second."""
-    monkeypatch.setattr(findings, "_UNREAD_BYTES", 0)
-    monkeypatch.setattr(findings, "_UNREAD_S", 0.5)
-    monkeypatch.setattr(findings, "_LAG_S", 0.5)
+    limits = findings.Limits(unread_bytes=0, unread_s=0.5, lag_s=0.5)
+    monkeypatch.setattr(findings, "DEFAULT_LIMITS", limits)
 
 
 @pytest.fixture

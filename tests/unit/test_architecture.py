@@ -24,6 +24,7 @@ LAYERS = (
     ("errors",),
     # What protoc makes of proto/: messages, without a line of ours.
     (
+        "amounts",
         "caller",
         "collector",
         "failpoints",
@@ -50,6 +51,8 @@ LAYERS = (
     ("sessions", "delivery"),
     ("service",),
     ("subscriber", "users"),
+    ("watch",),
+    ("alerts",),
     ("slot_manager", "stream", "walsender", "admin"),
     ("consumer",),
     ("interfaces", "lake", "apply", "certify"),
@@ -61,6 +64,7 @@ RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 #: Layers that know less than what lies below them, and why.
 GROUND = frozenset(
     {
+        "amounts",
         "caller",
         "connection_bound",
         "declarations",
@@ -124,9 +128,13 @@ KNOWS_ONLY = {
     "subscriber": GROUND | {"service", "storage", "store", "receiver.conninfo"},
     # Interfaces stand on the service; what is below is its business, but for what its values are
     # made of.
-    "slot_manager": GROUND | {"service", "subscriber", "users"},
-    "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1"},
-    "admin": GROUND | {"service", "subscriber"},
+    "slot_manager": GROUND | {"service", "subscriber", "users", "alerts", "watch.findings"},
+    "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1", "alerts"},
+    "admin": GROUND | {"service", "subscriber", "watch", "alerts"},
+    # What is seen from above; who did what is stored.
+    "watch": GROUND | {"service", "subscriber", "store.rows", "store.events"},
+    # What is wrong is the watch's to say, and what was told the store's to remember.
+    "alerts": GROUND | {"service", "store", "watch"},
     # What clients ask of a source itself is asked as the receiver asks.
     "walsender": GROUND
     | {"service", "users", "store.rows", "receiver.primary", "receiver.source_session"}
@@ -282,7 +290,7 @@ def test_imports_point_downward(module: Module) -> None:
         ("sessions.source", "plugins.registry"),
         ("txlog.cursor", "delivery.reader"),
         ("stream.wire", "delivery.model"),
-        ("admin.views", "sessions.model"),
+        ("watch.views", "sessions.model"),
     ],
 )
 def test_rooms_of_the_service_do_not_know_each_other(

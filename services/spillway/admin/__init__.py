@@ -8,8 +8,6 @@ from anywhere else, and a strict Content-Security-Policy holds it to that.
 ============== ===================================================================================
 application    the ASGI application, its routes, what runs beside it
 access         sessions, CSRF, headers: what stands before every page
-sampler        looks at the engine every two seconds and remembers some hours of it (``history``)
-findings       what is wrong, and what mends it
 live           server-sent events
 rendering      templates and how values are written (``formats``)
 *_pages        routes: overview, sources, slots, and the forms that make them

@@ -20,12 +20,12 @@ from spillway.admin.access import AccessCheck, Sessions, is_page, set_cookie
 from spillway.admin.live import Streams
 from spillway.admin.overview_pages import OverviewPages
 from spillway.admin.rendering import Pages
-from spillway.admin.sampler import Sampler
 from spillway.admin.slot_pages import SlotPages
 from spillway.admin.source_pages import SourcePages
 from spillway.admin.subscription_pages import SubscriptionPages
 from spillway.errors import NotFound, SpillwayError, TooManyAttempts, Unauthenticated
 from spillway.token_gate import TokenGate
+from spillway.watch.sampler import Sampler
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -48,11 +48,12 @@ class Admin:
         token: str | None,
         version: str,
         gate: TokenGate | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.sessions = Sessions(token)
         self._gate = gate or TokenGate(token)
         self._pages = Pages(version)
-        self._sampler = Sampler(engine, subscriptions)
+        self._sampler = sampler or Sampler(engine, subscriptions)
         self._streams = Streams()
         parts = (self._pages, engine, subscriptions, self._sampler, self._streams)
         groups = (OverviewPages, SourcePages, SlotPages, SubscriptionPages)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spillway.admin.history import Track
+    from spillway.watch.history import Track
 
 
 def series_of(track: Track | None, by_minute: bool) -> dict[str, list[float | None]]:

@@ -14,7 +14,7 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from spillway.admin.sampler import View
+    from spillway.watch.sampler import View
 
 
 class Form:

@@ -9,13 +9,13 @@ from starlette.routing import Route
 
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
-from spillway.admin.sampler import pinned
+from spillway.watch.sampler import pinned
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from spillway.admin.sampler import View
+    from spillway.watch.sampler import View
 
 
 class OverviewPages(PageGroup):

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from spillway.admin.live import Streams
     from spillway.admin.rendering import Pages
-    from spillway.admin.sampler import Sampler
     from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
+    from spillway.watch.sampler import Sampler
 
 
 class PageGroup(ABC):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 from starlette.responses import HTMLResponse
 
+from spillway import amounts
 from spillway.admin import explanations, formats
 from spillway.declarations.slot_columns import page_columns
 from spillway.subscriber.stats import CONFLICT_KINDS
@@ -32,11 +33,10 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        names = (
-            "size", "rate", "count", "duration", "since", "moment", "major", "assignments",
-            "per_second", "short_time",
-        )  # fmt: skip
+        names = ("rate", "count", "major", "assignments", "per_second", "short_time")
         self._environment.filters.update({name: getattr(formats, name) for name in names})
+        shared = ("size", "duration", "since", "moment")
+        self._environment.filters.update({name: getattr(amounts, name) for name in shared})
         self._environment.filters["for_pages"] = for_pages
         self._environment.tests["code"] = formats.is_code
         self._environment.globals.update(
@@ -45,7 +45,7 @@ class Pages:
             sparkline=formats.sparkline,
             explain=explanations.SLOT,
             slot_columns=page_columns(),
-            dash=formats.DASH,
+            dash=amounts.DASH,
             sync_states=explanations.SYNC_STATES,
             subscription_states=explanations.SUBSCRIPTION_STATES,
             conflict_kinds=CONFLICT_KINDS,

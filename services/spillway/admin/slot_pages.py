@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from spillway.admin.views import SlotView
     from spillway.service.model import SlotStats
+    from spillway.watch.views import SlotView
 
 #: what a page of changes looks at
 _PEEKED_CHANGES: Final = 200

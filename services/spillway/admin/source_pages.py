@@ -21,8 +21,8 @@ from spillway.errors import InvalidRequest, SourceError, SpillwayError, UnknownS
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from spillway.admin.views import SourceView
     from spillway.service.model import TableInfo
+    from spillway.watch.views import SourceView
 
 _TABLES_SHOWN: Final = 200
 #: … of so many that are looked at every half minute

@@ -23,12 +23,14 @@ from typer.exceptions import TyperException
 
 import spillway
 from spillway.cli import (
+    alert,
     certify,
     changes,
     completion,
     connection,
     context,
     decode,
+    event,
     recv,
     slot,
     source,
@@ -70,6 +72,8 @@ app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(user.app, name="user")
+app.add_typer(alert.app, name="alert")
+app.add_typer(event.app, name="event")
 app.add_typer(context.app, name="context")
 app.command("recv")(recv.recv)
 app.command("changes")(changes.changes)

@@ -91,6 +91,8 @@ class Counts(NamedTuple):
     stream_txns: int = 0
     stream_count: int = 0
     stream_bytes: int = 0
+    #: what the plugin made: changes, begins and commits, as it has them
+    total_messages: int = 0
 
     def plus(self, counts: Counts, before: Counts | None = None) -> Counts:
         """Return the sum with *counts*, of which *before* are in it already."""
@@ -145,6 +147,7 @@ class SlotReader:
         #: transactions read to their end, and payload bytes made
         self.transactions = 0
         self.bytes = 0
+        self.messages = 0
         self._streamed_transactions = 0
         self._parts = 0
         self._part_bytes = 0
@@ -179,6 +182,7 @@ class SlotReader:
             self._streamed_transactions,
             self._parts,
             self._part_bytes,
+            self.messages,
         )
 
     @property
@@ -265,6 +269,7 @@ class SlotReader:
         messages = out.take()
         messages.notices = self._plugin.take_notices()
         self.bytes += len(messages.payload)
+        self.messages += messages.count
         return Step(messages, self.confirm_lsn, exhausted, self._reached_end)
 
     def _next_transaction(self) -> bool:

@@ -188,6 +188,8 @@ class SlotStats:
     total_txns: int
     total_bytes: int
     stats_reset: datetime | None
+    #: Spillway's own: what the plugin made, changes and what stands around them
+    total_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

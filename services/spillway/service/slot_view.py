@@ -75,4 +75,5 @@ def statistics(slot: Slot, spill_txns: int, spill_count: int, spill_bytes: int) 
         total_txns=slot.counts.total_txns,
         total_bytes=slot.counts.total_bytes,
         stats_reset=None,
+        total_messages=slot.counts.total_messages,
     )

@@ -7,10 +7,13 @@ from fastapi import APIRouter, FastAPI, Security
 from fastapi.openapi.utils import get_openapi
 from fastapi.security import HTTPBearer
 
+from spillway.alerts.registry import Alerts
 from spillway.connection_bound import ConnectionBound
 from spillway.service.interface import EngineInterface
 from spillway.slot_manager import callers, guard, health, metrics, pages, plugins, problems
+from spillway.slot_manager.alerts.routes import router as alerts_router
 from spillway.slot_manager.changes.routes import router as changes_router
+from spillway.slot_manager.events.routes import router as events_router
 from spillway.slot_manager.publications.routes import router as publications_router
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
@@ -39,6 +42,7 @@ def create_app(
     certificate: ServerCertificate | None = None,
     bounds: Sequence[ConnectionBound] = (),
     users: Users | None = None,
+    alerts: Alerts | None = None,
 ) -> FastAPI:
     """Make the REST service.
 
@@ -55,12 +59,14 @@ def create_app(
         certificate: TLS's, for the metrics.
         bounds: those of the doors, for the metrics.
         users: who may come in over PostgreSQL's own protocol; None only where nobody asks for them.
+        alerts: who is told what, and what happened; None only where nobody asks for it.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.engine = engine
     app.state.subscriptions = subscriptions
     app.state.users = users
+    app.state.alerts = alerts
     app.state.version = version
     app.state.certificate = certificate
     app.state.bounds = bounds
@@ -75,6 +81,8 @@ def create_app(
     v1.include_router(subscriptions_router)
     v1.include_router(publications_router)
     v1.include_router(users_router)
+    v1.include_router(alerts_router)
+    v1.include_router(events_router)
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(metrics.router)

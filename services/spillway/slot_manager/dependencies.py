@@ -6,6 +6,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from spillway.alerts.registry import Alerts
 from spillway.errors import InvalidRequest
 from spillway.service.interface import EngineInterface
 from spillway.subscriber.interface import SubscriptionInterface
@@ -24,9 +25,14 @@ def _users(request: Request) -> Users:
     return cast("Users", request.app.state.users)
 
 
+def _alerts(request: Request) -> Alerts:
+    return cast("Alerts", request.app.state.alerts)
+
+
 Engine = Annotated[EngineInterface, Depends(_engine)]
 Subscriptions = Annotated[SubscriptionInterface, Depends(_subscriptions)]
 UserRegistry = Annotated[Users, Depends(_users)]
+AlertRegistry = Annotated[Alerts, Depends(_alerts)]
 
 
 def _refuse_query(request: Request) -> None:

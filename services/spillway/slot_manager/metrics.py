@@ -16,11 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from spillway.alerts.registry import Alerts
 from spillway.connection_bound import ConnectionBound
-from spillway.errors import UnknownSlot
+from spillway.errors import SpillwayError, UnknownSlot
 from spillway.listener_signs import ListenerSigns
 from spillway.service.interface import EngineInterface
-from spillway.service.model import Obstacle, SlotInfo, SourceInfo
+from spillway.service.model import Obstacle, SlotInfo, SlotStats, SourceInfo
 from spillway.slot_manager.dependencies import Engine, Subscriptions
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 from spillway.tls import ServerCertificate
@@ -41,8 +42,12 @@ async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions
     lags = {slot.slot_name: await _lag_seconds(engine, slot) for slot in slots}
     registry.register(_Obstacles(engine.obstacles(), engine.warnings()))
     registry.register(_Positions(await engine.list_sources(), slots, lags))
+    stats = {slot.slot_name: await _stats(engine, slot) for slot in slots}
+    registry.register(_Delivered(slots, stats))
     registry.register(_SubscriptionStates(await subscriptions.list_all()))
     registry.register(_Connections(request.app.state.bounds, engine.listeners()))
+    if request.app.state.alerts is not None:
+        registry.register(await _alerts(request.app.state.alerts))
     if request.app.state.certificate is not None:
         registry.register(_Certificate(request.app.state.certificate))
     ProcessCollector(registry=registry)
@@ -125,6 +130,77 @@ async def _lag_seconds(engine: EngineInterface, slot: SlotInfo) -> float | None:
         return await engine.lag_seconds(slot.slot_name)
     except UnknownSlot:
         return None
+
+
+async def _stats(engine: EngineInterface, slot: SlotInfo) -> SlotStats | None:
+    try:
+        return await engine.slot_stats(slot.slot_name)
+    except UnknownSlot:
+        return None
+
+
+class _Delivered(Collector):
+    """What slots' consumers were handed since the service started: counters."""
+
+    def __init__(self, slots: Sequence[SlotInfo], stats: Mapping[str, SlotStats | None]) -> None:
+        self._slots = slots
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        for name, column, meaning in (
+            ("transactions", "total_txns", "Transactions that were handed to consumers."),
+            (
+                "messages",
+                "total_messages",
+                "Messages that were: changes, and the begins and commits that a plugin has.",
+            ),
+            ("bytes", "total_bytes", "Bytes that were, of messages."),
+        ):
+            family = CounterMetricFamily(
+                f"spillway_slot_delivered_{name}",
+                f"{meaning} Since the service started.",
+                labels=("slot", "source", "database", "plugin"),
+            )
+            for slot in self._slots:
+                stats = self._stats[slot.slot_name]
+                if stats is not None:
+                    labels = [slot.slot_name, slot.source, slot.database, slot.plugin]
+                    family.add_metric(labels, getattr(stats, column))
+            yield family
+
+
+async def _alerts(alerts: Alerts) -> Collector:
+    """Read what is told; while the metadata store does not answer, nothing is."""
+    try:
+        return _AlertCounts(await alerts.firing_counts(), await alerts.message_counts())
+    except SpillwayError:
+        return _AlertCounts(None, {})
+
+
+class _AlertCounts(Collector):
+    def __init__(
+        self,
+        firing: Mapping[tuple[str, str, str], int] | None,
+        messages: Mapping[tuple[str, str], int],
+    ) -> None:
+        self._firing = firing
+        self._messages = messages
+
+    def collect(self) -> Iterator[Metric]:
+        if self._firing is None:
+            return
+        yield _family(
+            "spillway_alerts_firing",
+            "What rules have found and is not over.",
+            ("rule", "code", "severity"),
+            ((labels, float(count)) for labels, count in self._firing.items()),
+        )
+        yield _family(
+            "spillway_alert_messages",
+            "Messages to channels that are kept, by what became of them.",
+            ("channel", "state"),
+            ((labels, float(count)) for labels, count in self._messages.items()),
+        )
 
 
 class _Obstacles(Collector):

@@ -30,6 +30,8 @@ _WORDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "finite_number": lambda _: "must be a finite number",
     "bool_type": lambda _: "must be true or false",
     "bool_parsing": lambda _: "must be true or false",
+    "datetime_parsing": lambda _: "must be a time such as 2026-11-23T08:00:00Z",
+    "datetime_from_date_parsing": lambda _: "must be a time such as 2026-11-23T08:00:00Z",
     "list_type": lambda _: "must be a list",
     "dict_type": lambda _: "must be an object",
     "model_type": lambda _: "must be an object",

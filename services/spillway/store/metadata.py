@@ -25,8 +25,10 @@ from spillway.errors import (
     UnknownSource,
     UnknownSubscription,
 )
+from spillway.store.alerts import AlertTable
 from spillway.store.conflicts import ConflictTable
 from spillway.store.database import ConstraintViolation, Database
+from spillway.store.events import EventTable
 from spillway.store.fencing import check_fence
 from spillway.store.rows import SourceRow, SubscriptionRow
 from spillway.store.schema import LEASES, REVISION, SOURCES, SUBSCRIPTIONS
@@ -59,6 +61,8 @@ class MetadataStore:
         self.slots = SlotTable(self._database)
         self.users = UserTable(self._database)
         self.conflicts = ConflictTable(self._database)
+        self.events = EventTable(self._database)
+        self.alerts = AlertTable(self._database, self.events)
 
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""

@@ -204,3 +204,132 @@ class Presence(NamedTuple):
     moment: datetime
     #: what is to be shown of it while it is there
     consumer: Mapping[str, str | None] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """Something that happened."""
+
+    #: counts up; 0: not stored yet
+    id: int = 0
+    at: datetime = field(default_factory=_now)
+    #: problem, resolved, action, taken, started or message
+    kind: str
+    #: bad, warn, ok or info
+    severity: str = "info"
+    source: str | None = None
+    slot: str | None = None
+    subscription: str | None = None
+    title: str
+    detail: str = ""
+    #: who did it: address, client, protocol, user; None: nobody from outside
+    caller: Mapping[str, Any] | None = None
+    document: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertChannelRow:
+    """Where alerts are told."""
+
+    name: str
+    #: webhook, slack or email
+    kind: str
+    enabled: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
+    #: never show them
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    created_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRuleRow:
+    """What is told, from where on, and to which channels."""
+
+    #: empty: the service's own, which makes events and tells nobody
+    name: str
+    enabled: bool = True
+    #: of findings; None: all
+    codes: Sequence[str] | None = None
+    #: None: all, and what is of no source
+    sources: Sequence[str] | None = None
+    #: patterns as the shell has them; None: all
+    subjects: Sequence[str] | None = None
+    #: from this severity on: warn or bad
+    severity: str = "warn"
+    #: fields of ``watch.findings.Limits``; what is left out is as on the overview
+    limits: Mapping[str, float] = field(default_factory=dict)
+    #: how long it must be so before anybody is told
+    hold_s: int = 0
+    #: how long it must be over before that is told
+    clear_s: int = 60
+    #: how often it is told again while it lasts; 0: never
+    repeat_s: int = 14_400
+    #: ``from`` and ``to`` as HH:MM, ``timezone``, and ``days`` of the week; None: at any time
+    quiet: Mapping[str, Any] | None = None
+    channels: Sequence[str] = ()
+    created_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRow:
+    """What a rule has found."""
+
+    #: counts up; 0: not stored yet
+    id: int = 0
+    open_key: str | None
+    rule: str
+    code: str
+    subject: str
+    source: str
+    #: whose alone it is; empty: the process's that serves its source
+    process: str = ""
+    severity: str
+    title: str
+    detail: str
+    remedy: str
+    link: str
+    #: first
+    seen_at: datetime
+    #: when it had lasted for as long as the rule asks; None: not yet
+    fired_at: datetime | None = None
+    #: since when it is not found; None: it is
+    absent_at: datetime | None = None
+    resolved_at: datetime | None = None
+    #: when it was told last; None: never
+    told_at: datetime | None = None
+    #: somebody who was told of it is to be told that it is over
+    owes_resolved: bool = False
+    #: how often it was told
+    told: int = 0
+
+    @property
+    def state(self) -> str:
+        """Say how it stands: ``pending``, ``firing`` or ``resolved``."""
+        if self.resolved_at is not None:
+            return "resolved"
+        return "pending" if self.fired_at is None else "firing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertMessageRow:
+    """What is to be sent to a channel."""
+
+    #: counts up; 0: not stored yet
+    id: int = 0
+    message_id: str
+    #: None: of a test
+    alert_id: int | None
+    rule: str
+    channel: str
+    #: firing, reminder, resolved or test
+    reason: str
+    #: waiting, sent or failed
+    state: str = "waiting"
+    document: Mapping[str, Any]
+    attempts: int = 0
+    #: by the database's clock
+    next_at_ms: int = 0
+    #: of the last attempt
+    error: str | None = None
+    created_at: datetime = field(default_factory=_now)
+    finished_at: datetime | None = None

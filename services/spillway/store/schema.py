@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0007_conflicts"
+REVISION: Final = "0008_signs"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -254,4 +254,107 @@ CONFLICT_LOGS: Final = Table(
     Column("log", String(64), primary_key=True),
     Column("position", BigInteger, nullable=False),
     Column("missed", BigInteger, nullable=False),
+)
+
+
+def _number() -> Column[int]:
+    # SQLite counts up of its own accord only what is called INTEGER.
+    kind = BigInteger().with_variant(Integer, "sqlite")
+    return Column("id", kind, primary_key=True, autoincrement=True)
+
+
+#: What happened, and who did what, the newest of it; see ``store/events.py``.
+EVENTS: Final = Table(
+    "events",
+    METADATA,
+    _number(),
+    Column("at", UtcDateTime, nullable=False, index=True),
+    Column("kind", String(32), nullable=False),
+    Column("severity", String(8), nullable=False),
+    Column("source", String(63)),
+    Column("slot", String(63)),
+    Column("subscription", String(63)),
+    Column("title", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("caller", JSON(none_as_null=True)),
+    Column("document", JSON(none_as_null=True)),
+)
+
+#: Where alerts are told; ``secrets`` never leave the service.
+ALERT_CHANNELS: Final = Table(
+    "alert_channels",
+    METADATA,
+    Column("name", String(63), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("config", JSON, nullable=False),
+    Column("secrets", JSON, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+#: What is told, from where on, and to which channels; the fields of ``rows.AlertRuleRow``.
+ALERT_RULES: Final = Table(
+    "alert_rules",
+    METADATA,
+    Column("name", String(63), primary_key=True),
+    Column("enabled", Boolean, nullable=False),
+    Column("codes", JSON(none_as_null=True)),
+    Column("sources", JSON(none_as_null=True)),
+    Column("subjects", JSON(none_as_null=True)),
+    Column("severity", String(8), nullable=False),
+    Column("limits", JSON, nullable=False),
+    Column("hold_s", Integer, nullable=False),
+    Column("clear_s", Integer, nullable=False),
+    Column("repeat_s", Integer, nullable=False),
+    Column("quiet", JSON(none_as_null=True)),
+    Column("channels", JSON, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+#: What a rule has found: one row from the first sight of it until it is gone.
+ALERTS: Final = Table(
+    "alerts",
+    METADATA,
+    _number(),
+    # Of one that is open; null when it is over, so that it may come again.
+    Column("open_key", Text, unique=True),
+    Column("rule", String(63), nullable=False, index=True),
+    Column("code", String(32), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("source", String(63), nullable=False),
+    # Whose alone it is: of what every process finds for itself.
+    Column("process", String(200), nullable=False),
+    Column("severity", String(8), nullable=False),
+    Column("title", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("remedy", Text, nullable=False),
+    Column("link", Text, nullable=False),
+    Column("seen_at", UtcDateTime, nullable=False),
+    Column("fired_at", UtcDateTime),
+    Column("absent_at", UtcDateTime),
+    Column("resolved_at", UtcDateTime),
+    Column("told_at", UtcDateTime),
+    # Somebody is to be told that it is over, and was not yet.
+    Column("owes_resolved", Boolean, nullable=False, server_default=false()),
+    Column("told", Integer, nullable=False, server_default=text("0")),
+)
+
+#: What is to be sent, and what became of it.
+ALERT_MESSAGES: Final = Table(
+    "alert_messages",
+    METADATA,
+    _number(),
+    # The same whenever it is tried again, so that a receiver knows it.
+    Column("message_id", String(64), nullable=False, unique=True),
+    Column("alert_id", BigInteger),
+    Column("rule", String(63), nullable=False),
+    Column("channel", String(63), nullable=False),
+    Column("reason", String(16), nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("document", JSON, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("next_at_ms", BigInteger, nullable=False),
+    Column("error", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
 )

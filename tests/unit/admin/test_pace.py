@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from spillway.admin.findings import Finding
-from spillway.admin.sampler import Pace, View
+from spillway.watch.findings import Finding
+from spillway.watch.sampler import Pace, View
 
 
 def test_between_two_confirmations_it_goes_on() -> None:

@@ -21,15 +21,13 @@ from starlette.responses import StreamingResponse
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.remedies import remedy
+from spillway import amounts
 from spillway.admin import formats, live
 from spillway.admin.access import SESSION_S, Sessions
 from spillway.admin.application import Admin
 from spillway.admin.changes import Filter, rows_of
 from spillway.admin.conflict_view import DONE, OTHERWISE, conflict_view, remedy_of
-from spillway.admin.findings import findings_of
-from spillway.admin.history import Ring, Track
 from spillway.admin.rendering import Pages
-from spillway.admin.sampler import Sampler
 from spillway.apply.conflicts.kinds import ALLOWED, DEFAULTS, ConflictKind, Resolution
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.caller import GRPC, calling
@@ -38,6 +36,9 @@ from spillway.pg.lsn import Lsn
 from spillway.service.model import Change, Obstacle, SlotInfo
 from spillway.slot_manager.app import create_app
 from spillway.subscriber.model import SubscriptionSpec
+from spillway.watch.findings import findings_of
+from spillway.watch.history import Ring, Track
+from spillway.watch.sampler import Sampler
 
 STATIC = Path(formats.__file__).parent / "static"
 TOKEN = "s3cret"
@@ -69,20 +70,20 @@ def test_templates_hold_no_script_style_or_other_host() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, formats.DASH), (0, "0 B"), (1023, "1023 B"), (1536, "1.50 kB"), (200 << 20, "200.0 MB"),
+    [(None, amounts.DASH), (0, "0 B"), (1023, "1023 B"), (1536, "1.50 kB"), (200 << 20, "200.0 MB"),
      (5 << 50, "5120.0 TB")],
 )  # fmt: skip
 def test_sizes(value: int | None, text: str) -> None:
-    assert formats.size(value) == text
+    assert amounts.size(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(math.nan, formats.DASH), (0.4, "0 s"), (99, "99 s"), (100, "1 min"), (7200, "2 h"),
+    [(math.nan, amounts.DASH), (0.4, "0 s"), (99, "99 s"), (100, "1 min"), (7200, "2 h"),
      (7300, "2 h 1 min"), (200_000, "2 d 7 h")],
 )  # fmt: skip
 def test_durations(value: float, text: str) -> None:
-    assert formats.duration(value) == text
+    assert amounts.duration(value) == text
 
 
 def test_what_is_sql_is_shown_as_code() -> None:
@@ -328,7 +329,7 @@ async def test_a_green_sign_needs_to_know() -> None:
     assert "not known of 1 of 1 slot" in text
     assert "Everything is as it should be" not in text
     assert "0 s" not in text
-    assert f"<dt>Retained here</dt><dd>{formats.DASH}</dd>" in text
+    assert f"<dt>Retained here</dt><dd>{amounts.DASH}</dd>" in text
     # What lies long is said at once, also of a slot that somebody has and that retains little.
     engine.lag_s = 42 * 60.0
     engine.change_slot("s1", retained_bytes=100, inactive_since=None, active=True)

@@ -281,6 +281,5 @@ def test_changes_after_of_a_damaged_chunk():
 
 
 def test_counts():
-    assert Counts(1, 2, 3, 4, 5).plus(Counts(10, 10, 10, 10, 10), Counts(1, 1, 1, 1, 1)) == (
-        10, 11, 12, 13, 14,
-    )  # fmt: skip
+    more, before = Counts(10, 10, 10, 10, 10, 10), Counts(1, 1, 1, 1, 1, 1)
+    assert Counts(1, 2, 3, 4, 5, 6).plus(more, before) == (10, 11, 12, 13, 14, 15)

@@ -6,9 +6,12 @@ over a real connection where it matters that they are no HTTP, and to the applic
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -20,6 +23,7 @@ from hypothesis import strategies as st
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.fake_users import fake_users
+from harness.kept_alerts import kept_alerts
 from spillway.admin.application import Admin
 from spillway.slot_manager.app import create_app, openapi_document
 
@@ -66,6 +70,11 @@ _json = st.recursive(
 )
 
 
+_STORED = tempfile.TemporaryDirectory()
+#: Made before there is a loop, for that of every test.
+ALERTS = asyncio.run(kept_alerts(Path(_STORED.name)))
+
+
 @functools.cache
 def _app(token: str | None) -> Any:
     engine, subscriptions = FakeEngine(), FakeSubscriptions()
@@ -73,7 +82,13 @@ def _app(token: str | None) -> Any:
     engine.add_slot("s1")
     admin = Admin(engine, subscriptions, token=token, version="0")
     return create_app(
-        engine, subscriptions, token=token, version="0", admin=admin, users=fake_users()
+        engine,
+        subscriptions,
+        token=token,
+        version="0",
+        admin=admin,
+        users=fake_users(),
+        alerts=ALERTS,
     )
 
 

@@ -1,6 +1,7 @@
-"""Looks at the engine every two seconds, remembers what it saw, and wakes the pages that are open.
+"""Looks at the engine every two seconds, remembers what it saw, and wakes whoever waits: pages that
+are open, and what makes alerts.
 
-One look serves every open page: what they show is the same :class:`View`. A look that fails (the
+One look serves all of them: what they see is the same :class:`View`. A look that fails (the
 metadata store is away, say) leaves the view that was there, with the error beside it; the next one
 may succeed.
 
@@ -19,16 +20,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from spillway.admin.findings import Finding, findings_of
-from spillway.admin.history import TICK_S, Track
-from spillway.admin.views import SlotView, SourceView
 from spillway.errors import SpillwayError, UnknownSlot
+from spillway.watch.findings import Finding, Limits, findings_of, unknown_subjects
+from spillway.watch.history import TICK_S, Track
+from spillway.watch.views import SlotView, SourceView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spillway.service.interface import EngineInterface
-    from spillway.service.model import PrimaryCost, SlotInfo, SourceInfo
+    from spillway.service.model import Obstacle, PrimaryCost, SlotInfo, SourceInfo
     from spillway.subscriber.interface import SubscriptionInterface
     from spillway.subscriber.model import SubscriptionInfo
 
@@ -59,6 +60,26 @@ class View:
     subscriptions: tuple[SubscriptionInfo, ...] = ()
     findings: tuple[Finding, ...] = ()
     error: SpillwayError | None = None
+    obstacles: tuple[Obstacle, ...] = ()
+    warnings: tuple[Obstacle, ...] = ()
+    #: when subscriptions were seen to have met a conflict, since the service started
+    conflicts_at: Mapping[str, datetime] = field(default_factory=dict)
+
+    def findings_with(self, limits: Limits | None = None) -> list[Finding]:
+        """Give what is wrong by *limits*; None: the overview's."""
+        return findings_of(
+            self.sources,
+            self.slots,
+            self.subscriptions,
+            self.obstacles,
+            self.warnings,
+            limits=limits,
+            conflicts_at=self.conflicts_at,
+        )
+
+    def unknown(self) -> frozenset[tuple[str, str]]:
+        """Give (code, subject) of what is not known: that it is not found says nothing."""
+        return unknown_subjects(self.sources, self.slots, self.subscriptions)
 
     def source(self, name: str) -> SourceView | None:
         return next((source for source in self.sources if source.info.name == name), None)
@@ -129,13 +150,16 @@ class Sampler:
         #: how fast positions move
         self._paces: dict[tuple[str, str], Pace] = {}
         self._primaries: dict[str, _Primary] = {}
+        #: how many conflicts subscriptions had, and when that grew
+        self._conflicts: dict[str, int] = {}
+        self._conflicts_at: dict[str, datetime] = {}
         self._watched_at = -math.inf
         self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look."""
-        self._task = asyncio.create_task(self._run(), name="spillway-admin-sampler")
+        self._task = asyncio.create_task(self._run(), name="spillway-sampler")
 
     async def stop(self) -> None:
         """End it; safe to call twice."""
@@ -153,7 +177,7 @@ class Sampler:
                 await self.look()
             except Exception:
                 # A bug in one look must not end all that follow.
-                log.exception("the admin UI's look at the engine failed")
+                log.exception("the look at the engine failed")
             await asyncio.sleep(TICK_S)
 
     async def next_look(self) -> View:
@@ -205,9 +229,27 @@ class Sampler:
         self._ask_primaries({source.name for source in sources})
         source_views = tuple(self._source(now, source) for source in sources)
         slot_views = tuple(self._slot(now, slot, lags.get(slot.slot_name)) for slot in slots)
-        in_the_way = self._engine.obstacles(), self._engine.warnings()
-        found = tuple(findings_of(source_views, slot_views, subscriptions, *in_the_way))
-        return View(now, datetime.now(UTC), source_views, slot_views, subscriptions, found)
+        self._note_conflicts(subscriptions)
+        view = View(
+            now,
+            datetime.now(UTC),
+            source_views,
+            slot_views,
+            subscriptions,
+            obstacles=tuple(self._engine.obstacles()),
+            warnings=tuple(self._engine.warnings()),
+            conflicts_at=dict(self._conflicts_at),
+        )
+        return replace(view, findings=tuple(view.findings_with()))
+
+    def _note_conflicts(self, subscriptions: tuple[SubscriptionInfo, ...]) -> None:
+        totals = {one.name: one.conflicts.total for one in subscriptions}
+        for name, total in totals.items():
+            if total > self._conflicts.get(name, total):
+                self._conflicts_at[name] = datetime.now(UTC)
+        for gone in self._conflicts_at.keys() - totals:
+            del self._conflicts_at[gone]
+        self._conflicts = totals
 
     def _source(self, now: float, info: SourceInfo) -> SourceView:
         key = ("source", info.name)

@@ -1,0 +1,1 @@
+"""Alerts: rules, channels, what was found, and what was sent."""
