@@ -8,13 +8,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from harness.arrow_slot import Table, delete, insert, truncate, update
 from spillway.lake.batch import near
 
 if TYPE_CHECKING:
-    import pytest
-
     from harness.arrow_slot import Change
     from harness.lake import Lake
 
@@ -58,6 +57,7 @@ def round_of(n: int, rows: dict[str, dict[int, Any]]) -> list[Change]:
     return made
 
 
+@pytest.mark.timeout(1200)
 def test_small_parts_beside_large_ones(any_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = any_lake
     rows: dict[str, dict[int, Any]] = {}
@@ -107,7 +107,8 @@ def test_small_parts_beside_large_ones(any_lake: Lake, monkeypatch: pytest.Monke
     by_rust, by_spark = "delta-rs", "Apache-Spark"
     # Made, and a commit a batch.
     history = writers(lake, "history", "public.t1")
-    assert history == [by_rust] * 4 + [by_spark, by_rust]
+    assert history[:3] == [by_rust] * 3
+    assert history[-2:] == [by_spark, by_rust]
     assert by_spark not in writers(lake, "current", "public.t1")
     assert by_rust not in writers(lake, "history", "public.odd")
     assert writers(lake, "ddl", "events")[:2] == [by_rust] * 2
