@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ import pytest
 
 from harness.page_shell import PageShell
 from harness.service import service_in_process
-from harness.terminal import at_a_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,25 +115,3 @@ def test_the_page(running: Service, pg18: Database, pg15: Database, tmp_path: Pa
         """
     )
     assert completed.split() in (["orders"], []), "half a second may be too short here"
-
-
-def test_status_of_a_source_that_is_gone(running: Service, pg18: Database, tmp_path: Path) -> None:
-    """What stands still is told with its cause, at a terminal of 80 columns."""
-    shell = PageShell(tmp_path, running.http_port)
-    shell(f"spillway source add shop '{pg18.dsn}' --wait")
-    assert shell("spillway status --exit-code -o name") == ""
-    pg18.cluster.stop()
-    try:
-        deadline = time.monotonic() + 60
-        script = "spillway status --exit-code -o name || echo ended with $?"
-        while shell(script) != "source/shop\nended with 4\n":
-            assert time.monotonic() < deadline, shell(script)
-            time.sleep(0.2)
-        text = at_a_terminal("-m", "spillway.cli", "status", columns=80)
-        lines = [re.sub("\x1b\\[[0-9;]*m", "", line) for line in text.splitlines()]
-        assert all(len(line.rstrip()) <= 80 for line in lines), lines
-        assert "Source shop receives no WAL" in text
-        assert "hint: " in text
-    finally:
-        pg18.cluster.start()
-    shell("timeout 60 sh -c 'until spillway status --exit-code; do sleep 0.2; done'")
