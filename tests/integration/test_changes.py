@@ -267,3 +267,20 @@ def test_copies_large_transactions_and_pages(service: Service, pg: Database) -> 
         assert seen == (expected[::-1] if order else expected)[:5000]
     page = ask(service, pg, table="t", key="id=39993")
     assert [c["operation"] for c in page["changes"]] == ["insert", "update"]
+
+
+def test_the_page_escapes_what_it_shows(service: Service, pg: Database) -> None:
+    hostile = "<script>alert(1)</script>"
+    pg.execute(f'CREATE TABLE "{hostile}" (id int PRIMARY KEY, v text)')
+    pg.execute(f"INSERT INTO \"{hostile}\" VALUES (1, '{hostile}')")
+    service.wait_decoded("s", pg)
+    query = {"source": "main", "database": pg.name, "key": "id = 1", "table": hostile}
+    page = service.http.get("/ui/changes", params=query)
+    assert page.status_code == 200
+    assert hostile not in page.text
+    assert page.text.count("&lt;script&gt;alert(1)") >= 3
+    assert "History of this row" in page.text
+    nothing = service.http.get("/ui/changes", params={**query, "table": "never"})
+    assert "No table of that name has a change in what is retained." in nothing.text
+    wrong = service.http.get("/ui/changes", params={**query, "key": "id = x"})
+    assert "whole numbers" in wrong.text

@@ -17,6 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from spillway.admin.access import AccessCheck, Sessions, is_page, set_cookie
+from spillway.admin.change_pages import ChangePages
 from spillway.admin.live import Streams
 from spillway.admin.overview_pages import OverviewPages
 from spillway.admin.rendering import Pages
@@ -56,7 +57,7 @@ class Admin:
         self._sampler = sampler or Sampler(engine, subscriptions)
         self._streams = Streams()
         parts = (self._pages, engine, subscriptions, self._sampler, self._streams)
-        groups = (OverviewPages, SourcePages, SlotPages, SubscriptionPages)
+        groups = (OverviewPages, SourcePages, SlotPages, SubscriptionPages, ChangePages)
         routes = [
             *(route for group in groups for route in group(*parts).routes()),
             Route("/ui/login", self._login, methods=["GET", "POST"]),
