@@ -135,7 +135,7 @@ KNOWS_ONLY = {
 LAKE_ROOMS = (
     ("lease",),
     ("shape",),
-    ("state",),
+    ("keys", "state"),
     ("jars", "source", "workers"),
     ("session",),
     ("tables",),
