@@ -127,6 +127,7 @@ OTHER_SETTINGS = """
 | variable | default | meaning |
 |---|---|---|
 | `SPILLWAY_JARS` | `.cache/jars` below the current directory | the folder with Delta Lake's jars |
+| `SPILLWAY_KEYS` | `.cache/keys` below the current directory | of lakes on object storage that are [merged by position](../how-to/fill-a-lake.md#merge-by-position): the folder with the indexes of keys |
 | `SPILLWAY_IVY_SETTINGS` | Ivy's own | an `ivysettings.xml` for resolving them |
 | `SPILLWAY_LAKE_SOURCE_DSN` | none | the source's connection string, for initial loads: its role needs REPLICATION and SELECT |
 | `SPILLWAY_SUBSCRIPTION_RUN` | none | set by the service for a subscription's program, which bears it as its mark |

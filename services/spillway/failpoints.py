@@ -53,6 +53,11 @@ failpoint                                 where
 ``lake.after_reshape``                    a current table has followed an ALTER TABLE, without the
                                           batch
 ``lake.before_merge``                     a current table's merge is worked out, and not committed
+``lake.before_vectors``                   a merge by position knows its rows, nothing is written
+``lake.before_rows``                      its deletion vectors are durable, its rows are not there
+``lake.before_commit``                    its rows are durable, no commit names them
+``lake.before_index``                     it is committed, the index of keys doesn't know
+``lake.before_fold``                      a folded file is durable, no commit names it
 ``lake.after_current``                    a table has the batch whole, other tables may not
 ``lake.before_poisoned``                  what a table can't be written is kept, and not said yet
 ``lake.after_quarantined``                a table is in quarantine, nothing is set aside yet

@@ -150,7 +150,7 @@ KNOWS_ONLY = {
 LAKE_ROOMS = (
     ("lease",),
     ("shape",),
-    ("state",),
+    ("keys", "state"),
     ("jars", "source", "workers"),
     ("session",),
     ("tables",),

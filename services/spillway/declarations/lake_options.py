@@ -223,6 +223,16 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         example="pause",
     ),
     LakeOption(
+        "merge",
+        "choice",
+        "how changes come into current tables that aren't small: copy writes the files anew that "
+        "have changed rows; position marks the rows in deletion vectors and appends the new ones.",
+        format="delta",
+        choices=("copy", "position"),
+        default="copy",
+        example="position",
+    ),
+    LakeOption(
         "interval_s",
         "number",
         "Least seconds between two batches.",

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spillway.failpoints import failpoint
@@ -89,6 +90,29 @@ def replace_file(
         OSError: what was there before is there still, unless only the directory's fsync failed.
     """
     _replace(path, data, mode, durably=True, at=at)
+    failpoint("storage.after_rename")
+    sync_directory(path.parent)
+
+
+def put_new(path: Path, data: bytes | str) -> None:
+    """Put *data* at *path* in one step, durably, where nothing is: of several who do, one succeeds.
+
+    Raises:
+        FileExistsError: there is a file; it stays what it is.
+        OSError: nothing is there, unless only the directory's fsync failed.
+    """
+    # Its name is the writer's own: there may be others.
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
+    try:
+        with beside.open("xb") as file:
+            failpoint("storage.write")
+            file.write(data.encode() if isinstance(data, str) else data)
+            sync_open_file(file)
+        failpoint("storage.before_rename")
+        os.link(beside, path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
     failpoint("storage.after_rename")
     sync_directory(path.parent)
 

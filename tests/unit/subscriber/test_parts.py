@@ -280,6 +280,7 @@ DELTA = {
     "partition_history": "day",
     "partition_by": {"a.b": ["day(at)", "region"], "a.c": []},
     "cluster_by": {"a.b": ["x", "y z"]},
+    "merge": "position",
 }
 ICEBERG = {"iceberg_catalog": "prod", "iceberg_prefix": "shop_"}
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from spillway.lake.job.status_file import LakeStatusFile
     from spillway.lake.load.initial_load import InitialLoad
     from spillway.lake.metrics import LakeMetrics
+    from spillway.lake.tables.contract import LakeTables
     from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,8 @@ class JobSettings:
     column_names: str | None = None
     #: see :mod:`spillway.lake.batch.schema_policy`
     on_schema_change: Literal["evolve", "pause", "quarantine"] = "evolve"
+    #: of Delta tables: see :mod:`spillway.lake.tables.delta.positions`
+    merge: Literal["copy", "position"] = "copy"
     master: str = "local[*]"
     driver_memory: str = "2g"
     #: further settings of Spark's
@@ -221,6 +224,7 @@ def run_job(
                 list(settings.tables),
                 settings.max_bytes_per_batch,
                 settings.on_schema_change,
+                settings.merge,
             ),
         )
         if settings.initial_load:
@@ -235,7 +239,7 @@ def run_job(
             ExitStack() as held,
         ):
             if settings.layout:
-                tables = lake_tables(settings.table_format, session, settings.path, settings.slot)
+                tables = _tables(settings, session)
                 layout.settle(settings.path, settings.table_format, settings.layout, tables)
             run = _Run(
                 settings, session, client, lake, on_batch or _log_batch, stopping, metrics, status
@@ -277,7 +281,7 @@ def _upkeep(
         if metrics is not None:
             metrics.maintained(settings.slot, table)
 
-    tables = lake_tables(settings.table_format, spark, settings.path, settings.slot)
+    tables = _tables(settings, spark)
     return maintenance.maintain(
         spark,
         settings.path.absolute(),
@@ -286,6 +290,12 @@ def _upkeep(
         settings.upkeep,
         tell=done,
         stopping=stopping,
+    )
+
+
+def _tables(settings: JobSettings, spark: SparkSession) -> LakeTables:
+    return lake_tables(
+        settings.table_format, spark, settings.path, settings.slot, merge=settings.merge
     )
 
 
@@ -355,7 +365,7 @@ class _Run:
         self._idle = threading.Event()
         self._idle.set()
         self._materializer = Materializer(
-            lake_tables(settings.table_format, spark, settings.path, settings.slot),
+            _tables(settings, spark),
             client,
             settings.path,
             lake,

@@ -26,6 +26,7 @@ class JobRecord:
     tables: list[str]
     max_bytes_per_batch: int
     on_schema_change: str = "evolve"
+    merge: str = "copy"
 
 
 def store(path: LakePath, record: JobRecord) -> None:

@@ -47,14 +47,16 @@ def check_format(table_format: str, path: LakePath) -> None:
 
 
 def lake_tables(
-    table_format: str, spark: SparkSession, path: LakePath, slot_name: str
+    table_format: str, spark: SparkSession, path: LakePath, slot_name: str, *, merge: str = "copy"
 ) -> LakeTables:
-    """Return the tables of the lake at *path*."""
+    """Return the tables of the lake at *path*; *merge* is the option of that name
+    (:mod:`spillway.declarations.lake_options`).
+    """
     # Each imports PySpark, an extra; Delta's also delta-rs, which the other needs not.
     if table_format == "delta":
         from spillway.lake.tables.delta.tables import DeltaTables  # noqa: PLC0415
 
-        return DeltaTables(spark, path.absolute(), slot_name)
+        return DeltaTables(spark, path.absolute(), slot_name, by_position=merge == "position")
     if table_format == "iceberg":
         from spillway.lake.tables.iceberg.tables import IcebergTables  # noqa: PLC0415
 

@@ -17,7 +17,8 @@ batch is just writing are younger than any retention, so VACUUM needs no lock.
 **Compaction** rewrites files below a quarter of what it makes of them, so a row of history is
 rewritten a few times in its life, not at each round. It changes no rows, which Delta knows: an
 append beside it is no conflict. A MERGE beside it would be, so a current table is held meanwhile;
-its small files are few, as the direct merge joins them as they come.
+its small files are few, as the direct merge joins them as they come. One that is merged by position
+is folded instead (:mod:`spillway.lake.tables.delta.positions`), and held only for that commit.
 
 **Old history** is rows whose commit is older than ``--history-retention``. Whatever the current
 table has not taken up yet stays, and so does a table that is being loaded. Of a table that came
@@ -47,6 +48,7 @@ from spillway.lake.shape.net_effect import quoted
 from spillway.lake.state import commit_points
 from spillway.lake.state.loads import is_loading, table_lock
 from spillway.lake.state.quarantine import QUARANTINE, quarantined
+from spillway.lake.tables.plain_changes import NotDirect
 from spillway.lake.workers.errors import typed_error
 from spillway.storage.place import ObjectPath, replace_json, spark_address
 
@@ -208,12 +210,13 @@ def _maintained(
     lease.check(path)
     table = f"delta.{quoted(spark_address(path / kind / name))}"
     before, _ = _detail(spark, table)
+    folded = kind == CURRENT and _folded(path, tables, name)
     with table_lock(path, name) if kind == CURRENT else nullcontext():
         if kind != CURRENT or not is_loading(path, name):
             clusters = columns_due(path, tables, name) if kind == CURRENT else ()
             if clusters:
                 cluster(spark, path, name, clusters)
-            else:
+            elif not folded:
                 spark.sql(f"OPTIMIZE {table}").collect()
     removed = 0
     if kind == HISTORY and upkeep.history_retention is not None and not is_loading(path, name):
@@ -234,6 +237,25 @@ def _maintained(
         spark.sql(f"VACUUM {table} RETAIN {hours} HOURS").collect()
     files, size = _detail(spark, table)
     return TableUpkeep(kind, name, before, files, size, removed, time.monotonic() - began)
+
+
+def _folded(path: LakePath, tables: LakeTables, name: str) -> bool:
+    """Compact a current table that is merged by position, beside its batches; return whether it is
+    one.
+    """
+    from spillway.lake.tables.delta.tables import DeltaTables  # noqa: PLC0415 - delta-rs: Delta's
+
+    assert isinstance(tables, DeltaTables)  # of this format
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        with table_lock(path, name):
+            if is_loading(path, name):
+                raise NotDirect("the table is being loaded")
+            lease.check(path)
+            yield
+
+    return not is_loading(path, name) and tables.fold(name, held)
 
 
 def _maintained_iceberg(

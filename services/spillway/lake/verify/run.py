@@ -125,6 +125,7 @@ def verify(
         tables=tuple(record.tables),
         max_bytes_per_batch=record.max_bytes_per_batch,
         on_schema_change=record.on_schema_change,  # type: ignore[arg-type] # a run wrote it
+        merge=record.merge,  # type: ignore[arg-type] # as above
         master=settings.master,
         driver_memory=settings.driver_memory,
         conf=settings.conf,

@@ -10,10 +10,8 @@ same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
 A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.delta.merge`): no Spark
 job, the same log. MERGE in Spark does what is left: TRUNCATE, unchanged TOAST values, multisets,
 large batches, and tables that have been given features which ask more of a writer. Both rewrite the
-files that they touch. A table of many gigabytes whose changes are everywhere is better off with
-deletion vectors (``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which
-leave it to Spark, cost a small merge seconds and save rewriting; the job leaves such properties as
-they are.
+files that they touch. With ``--merge position`` plain batches mark rows in deletion vectors and
+append instead (:mod:`spillway.lake.tables.delta.positions`), in tables that aren't small.
 """
 
 from __future__ import annotations
@@ -34,9 +32,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, StructType
 
-from spillway.errors import LakeError, LakeTableConflict
+from spillway.errors import LakeError, LakeTableConflict, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.lake import lease
+from spillway.lake.keys.index import index_directory
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import (
@@ -53,6 +52,7 @@ from spillway.lake.shape.type_changes import widest
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.delta import appends
+from spillway.lake.tables.delta.log import Lost
 from spillway.lake.tables.delta.merge import (
     check_files,
     check_table,
@@ -62,6 +62,13 @@ from spillway.lake.tables.delta.merge import (
     merge,
     open_table,
     sync_commit,
+)
+from spillway.lake.tables.delta.positions import (
+    FEATURE,
+    Mark,
+    PositionTable,
+    Shape,
+    position_table,
 )
 from spillway.lake.tables.plain_changes import (
     NotDirect,
@@ -74,6 +81,7 @@ from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -101,7 +109,14 @@ _RESHAPE: Final = "spillway: columns of the next batch"
 class DeltaTables:
     """See :class:`spillway.lake.tables.contract.LakeTables`."""
 
-    def __init__(self, spark: SparkSession, path: LakePath, slot_name: str) -> None:
+    def __init__(
+        self, spark: SparkSession, path: LakePath, slot_name: str, *, by_position: bool = False
+    ) -> None:
+        """Keep those of *slot_name* at *path*.
+
+        *by_position*: current tables that aren't small are merged by position
+        (:mod:`spillway.lake.tables.delta.positions`).
+        """
         # Merges read their transaction id from the session's configuration: a session for each
         # thread that merges.
         self._main_session = spark
@@ -109,6 +124,7 @@ class DeltaTables:
         self._path = path
         self._slot_name = slot_name
         self._application = application_of(slot_name)
+        self._by_position = by_position
         #: tables that are known to be of this slot
         self._ours: set[tuple[str, str]] = set()
         #: current tables' files that delta-rs reads as Spark does; a table is one thread's at a
@@ -287,7 +303,7 @@ class DeltaTables:
         for _ in range(_ATTEMPTS):
             try:
                 make_durable = attempt()
-            except CommitFailedError as error:
+            except (CommitFailedError, Lost) as error:
                 # Another one was first, maintenance perhaps: then its files are the ones to merge
                 # into.
                 reason: object = error
@@ -406,27 +422,28 @@ class DeltaTables:
             NotDirect: it isn't for that.
             CommitFailedError: another commit was first.
         """
+        if self._by_position:
+            table = self.position_table(name)
+            if table.is_wanted():
+                try:
+                    return self._merge_by_position(
+                        table, name, start_lsn, columns, key, batch, at_hand
+                    )
+                finally:
+                    # It has a log of its own: what delta-rs has open is older now.
+                    self._tables.forget(self._path / CURRENT / name)
         current = self._tables.table(self._path / CURRENT / name)
-        fields = fields_of(current)
-        made = partitions.made_with(fields)
-        wanted = partitions.with_fields(spark_schema(columns), made)
-        if not appends.has_fields(current, wanted.jsonValue()["fields"]):
-            raise NotDirect("the table's columns change")
-        if current.metadata().configuration.get(KEY_PROPERTY) != json.dumps(key):
-            raise NotDirect("the table's key changes")
+        made = self._checked_shape(
+            fields_of(current), current.metadata().configuration, columns, key
+        )
         # delta-rs takes any transaction version, one that is there already too.
-        if current.transaction_version(self._application) != start_lsn:
-            raise NotDirect("the current table is not as of the batch's start")
+        self._check_start(current.transaction_version(self._application), start_lsn)
         before = files_of(current)
         check_files(before - self._checked.get(name, set()))
         written: list[tuple[LakePath, int, set[LakePath]]] = []
         if at_hand is None:
-            history = open_table(self._path / HISTORY / name, to_write=False)
-            if history.transaction_version(self._application) != batch.end_lsn:
-                raise NotDirect("the batch is not history's last commit")
-            appended = files_of(history, f"_commit_lsn >= {start_lsn}")
-            at_hand = read_changes(appended, start_lsn, columns)
-            written.append((self._path / HISTORY / name, history.version(), appended))
+            at_hand, read = self._read_history(name, start_lsn, columns, batch)
+            written.append(read)
         changes = last_changes(changes_from(at_hand, start_lsn), columns, key)
         changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
         failpoint("lake.before_merge")
@@ -437,6 +454,109 @@ class DeltaTables:
         self._compact(name, current, columns)
         self._checked[name] = after = files_of(current)
         return [*written, (self._path / CURRENT / name, version, after - before)]
+
+    def _merge_by_position(
+        self,
+        table: PositionTable,
+        name: str,
+        start_lsn: int,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+        at_hand: pa.Table | None,
+    ) -> list[tuple[LakePath, int, set[LakePath]]]:
+        """Do the same by position; what it commits is durable."""
+        found = table.snapshot()
+        made = self._checked_shape(found.fields, found.configuration, columns, key)
+        self._check_start(found.transactions.get(self._application), start_lsn)
+        if at_hand is None:
+            at_hand, read = self._read_history(name, start_lsn, columns, batch)
+            # What current shows is durable in history first.
+            sync_commit(*read)
+        changes = last_changes(changes_from(at_hand, start_lsn), columns, key)
+        changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
+        failpoint("lake.before_merge")
+        lease.check(self._path)
+        shape = Shape(columns, key, made)
+        version = table.merge(
+            changes, shape, Mark(self._application, batch.end_lsn, _user_metadata(batch))
+        )
+        try:
+            table.fold_small(shape)
+            if not table.checkpoint():
+                return []
+        except (DeltaError, NotDirect, OSError, SpillwayError, pa.ArrowException) as error:
+            # The batch is committed; a later one finds the same.
+            _log.warning("small files of %s, or its log, stay as they are: %s", name, error)
+            return []
+        return [(self._path / CURRENT / name, version, set())]
+
+    def _checked_shape(
+        self,
+        fields: list[dict[str, Any]],
+        configuration: Mapping[str, str | None],
+        columns: pa.Schema,
+        key: tuple[str, ...],
+    ) -> tuple[Partition, ...]:
+        """Return what a current table is partitioned by; it has *columns* and *key*.
+
+        Raises:
+            NotDirect: it hasn't.
+        """
+        made = partitions.made_with(fields)
+        wanted = partitions.with_fields(spark_schema(columns), made)
+        if appends.described(fields) != appends.described(wanted.jsonValue()["fields"]):
+            raise NotDirect("the table's columns change")
+        if configuration.get(KEY_PROPERTY) != json.dumps(key):
+            raise NotDirect("the table's key changes")
+        return made
+
+    def _check_start(self, lsn: int | None, start_lsn: int) -> None:
+        if lsn != start_lsn:
+            raise NotDirect("the current table is not as of the batch's start")
+
+    def _read_history(
+        self, name: str, start_lsn: int, columns: pa.Schema, batch: Batch
+    ) -> tuple[pa.Table, tuple[LakePath, int, set[LakePath]]]:
+        """Return a batch's changes from history's files, and history's last commit, which they are.
+
+        Raises:
+            NotDirect: they aren't all there.
+        """
+        history = open_table(self._path / HISTORY / name, to_write=False)
+        if history.transaction_version(self._application) != batch.end_lsn:
+            raise NotDirect("the batch is not history's last commit")
+        appended = files_of(history, f"_commit_lsn >= {start_lsn}")
+        committed = (self._path / HISTORY / name, history.version(), appended)
+        return read_changes(appended, start_lsn, columns), committed
+
+    def position_table(self, name: str) -> PositionTable:
+        """Return a current table as it is merged by position."""
+        return position_table(self._path, f"{CURRENT}/{name}", index_directory(self._path, name))
+
+    def fold(self, name: str, held: Callable[[], AbstractContextManager[Any]]) -> bool:
+        """Fold deletion vectors and small files of a current table, beside its batches; *held* is
+        its lock. Return whether it is a table for that.
+        """
+        if not self._by_position:
+            return False
+        try:
+            table = self.position_table(name)
+            found = table.snapshot()
+            if FEATURE not in found.features:
+                return False
+            made = partitions.made_with(found.fields)
+            derived = set(partitions.names(made))
+            schema = self.schema(CURRENT, name)
+            key = json.loads(found.configuration.get(KEY_PROPERTY) or "[]")
+            if schema is None or not key:
+                return False
+            plain = [field for field in schema if field.name not in derived]
+            table.fold(Shape(pa.schema(plain), tuple(key), made), held)
+        except NotDirect as error:
+            _log.debug("%s is Spark's to compact: %s", name, error)
+            return False
+        return True
 
     def _compact(self, name: str, current: DeltaTable, columns: pa.Schema) -> None:
         try:

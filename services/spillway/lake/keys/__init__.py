@@ -1,0 +1,1 @@
+"""Where the rows of current tables are: an index of keys on the job's disk."""

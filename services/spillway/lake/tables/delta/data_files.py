@@ -1,0 +1,301 @@
+"""Data files of Delta tables as a merge by position writes and reads them: Parquet by Arrow, and
+what the log says of them.
+
+:class:`DataFile` writes one, a batch after the other, durable when it is closed, and gathers its
+statistics on the way. They are what readers leave files out by, so each bounds what is in the file,
+or it isn't there:
+
+- texts: up to 32 characters; a longer smallest one by its beginning, a longer largest one not at
+  all;
+- timestamps: milliseconds, the largest rounded up; years 1 to 9999;
+- decimals: those that a double has exactly;
+- other types have none, and so have columns beyond the first 32, but for keys.
+
+:func:`read_rows` reads the rows of a file that a vector leaves, as the table has them now.
+
+Memory: a batch, and a row group of the file that is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spillway.lake.tables.delta.deletion_vectors import as_array
+from spillway.lake.tables.plain_changes import NotDirect
+from spillway.storage.durable_files import sync_directory, sync_file
+from spillway.storage.place import ObjectPath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from pyroaring import BitMap
+
+    from spillway.lake.tables.delta.log import Action
+    from spillway.storage.place import LakePath
+
+#: Rows that are read or written at once.
+ROWS_AT_ONCE: Final = 1 << 16
+_ROWS_PER_GROUP: Final = 1 << 18
+_INDEXED_COLUMNS: Final = 32
+_TEXT_MAX: Final = 32
+#: A double holds each number of so many digits, and its shortest text is that number.
+_DIGITS_OF_DOUBLE: Final = 15
+_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+#: The first instant of year 1, and of year 10,000.
+_FIRST_US: Final = -62_135_596_800_000_000
+_BEYOND_US: Final = 253_402_300_800_000_000
+_DAY_US: Final = 86_400_000_000
+_WHOLE_BYTES: Final = 8 << 20
+
+
+class Statistics:
+    """What the log says of a file's columns."""
+
+    def __init__(self, schema: pa.Schema, key: Sequence[str]) -> None:
+        names = [*dict.fromkeys([*key, *schema.names[:_INDEXED_COLUMNS]])]
+        self._columns = [name for name in names if _has_statistics(schema.field(name).type)]
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+        self._nulls = dict.fromkeys(self._columns, 0)
+        self.rows = 0
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        self.rows += len(rows)
+        for name in self._columns:
+            column = rows.column(name)
+            self._nulls[name] += column.null_count
+            if column.null_count == len(column):
+                continue
+            least, most = _bounds(column)
+            if name in self._bounds:
+                before = self._bounds[name]
+                least, most = min(least, before[0]), max(most, before[1])
+            self._bounds[name] = least, most
+
+    def text(self, schema: pa.Schema) -> str:
+        """Return it as the log has it."""
+        least, most = {}, {}
+        for name, (low, high) in self._bounds.items():
+            type_ = schema.field(name).type
+            if (shown := _shown(low, type_, up=False)) is not None:
+                least[name] = shown
+            if (shown := _shown(high, type_, up=True)) is not None:
+                most[name] = shown
+        found = {
+            "numRecords": self.rows,
+            "minValues": least,
+            "maxValues": most,
+            "nullCount": self._nulls,
+            "tightBounds": True,
+        }
+        return json.dumps(found, separators=(",", ":"))
+
+
+def _has_statistics(type_: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_integer(type_)
+        or types.is_string(type_)
+        or types.is_date32(type_)
+        or types.is_timestamp(type_)
+        or (types.is_decimal(type_) and type_.precision <= _DIGITS_OF_DOUBLE)
+    )
+
+
+def _bounds(column: Any) -> tuple[Any, Any]:
+    """Return the smallest and the largest value: numbers, texts' bytes, decimals."""
+    type_ = column.type
+    if pa.types.is_date32(type_):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(type_):
+        column = column.cast(pa.int64())
+    elif pa.types.is_string(type_):
+        # As bytes they are in the order that the protocol has.
+        column = column.cast(pa.binary())
+    found = pc.min_max(column)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def _shown(value: Any, type_: pa.DataType, *, up: bool) -> Any:
+    """Return a bound as the log has it; None: it can't be said."""
+    if pa.types.is_string(type_):
+        text = value.decode()
+        if len(text) <= _TEXT_MAX:
+            return text
+        return None if up else text[:_TEXT_MAX]
+    if pa.types.is_date32(type_):
+        return _day(value)
+    if pa.types.is_timestamp(type_):
+        value *= _MICROSECONDS[type_.unit]
+        milliseconds = math.ceil(value / 1000) if up else value // 1000
+        if up:
+            milliseconds = -(-value // 1000)
+        if not _FIRST_US <= milliseconds * 1000 < _BEYOND_US:
+            return None
+        text = str(np.datetime64(milliseconds, "ms"))
+        return text if type_.tz is None else f"{text}Z"
+    if pa.types.is_decimal(type_):
+        return float(value)
+    return value
+
+
+def _day(days: int) -> str | None:
+    if not _FIRST_US <= days * _DAY_US < _BEYOND_US:
+        return None
+    return str(np.datetime64(days, "D"))
+
+
+class DataFile:
+    """A new data file of a table; its directory is the table's own, whatever its partition is.
+
+    Leaving the block by an error removes it.
+    """
+
+    def __init__(
+        self,
+        table: LakePath,
+        schema: pa.Schema,
+        key: Sequence[str],
+        partition: Mapping[str, str | None],
+    ) -> None:
+        """Begin it, of rows of *schema*, without the partition's columns."""
+        self.name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        self._path = table / self.name
+        self._schema = schema
+        self._partition = partition
+        self._statistics = Statistics(schema, key)
+        # A handle of its own: object storage's becomes the object when it is closed.
+        path = self._path
+        self._sink: Any = path.open_writer() if isinstance(path, ObjectPath) else path.open("xb")
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="snappy")
+
+    @property
+    def rows(self) -> int:
+        return self._statistics.rows
+
+    def write(self, rows: pa.Table) -> None:
+        self._statistics.add(rows)
+        self._writer.write_table(rows, row_group_size=_ROWS_PER_GROUP)
+
+    def close(self) -> Action:
+        """Make it durable; return what a commit says of it."""
+        self._writer.close()
+        self._sink.close()
+        path = self._path
+        if isinstance(path, ObjectPath):
+            size = path.size()
+        else:
+            sync_file(path)
+            sync_directory(path.parent)
+            size = path.stat().st_size
+        return {
+            "path": self.name,
+            "partitionValues": dict(self._partition),
+            "size": size,
+            "modificationTime": int(time.time() * 1000),
+            "dataChange": True,
+            "stats": self._statistics.text(self._schema),
+        }
+
+    def remove(self) -> None:
+        """Remove it again, as far as that can be done: nothing names it."""
+        with suppress(Exception):
+            self._writer.close()
+        with suppress(Exception):
+            self._sink.close()
+        with suppress(Exception):
+            self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.remove()
+
+
+def file_path(table: LakePath, action: Action) -> LakePath:
+    """Return where a file of the log is.
+
+    Raises:
+        NotDirect: it is none of the table's own directory.
+    """
+    from urllib.parse import unquote  # noqa: PLC0415
+
+    relative = unquote(action["path"])
+    if relative.startswith("/") or ":" in relative.split("/", maxsplit=1)[0]:
+        raise NotDirect(f"{relative} is outside of the table")
+    path = table
+    for part in relative.split("/"):
+        path = path / part
+    return path
+
+
+def opened(path: LakePath) -> pq.ParquetFile:
+    """Open a Parquet file whose old timestamps are of microseconds."""
+    source: Any = path.open_reader(_WHOLE_BYTES) if isinstance(path, ObjectPath) else path
+    return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+
+
+def read_rows(path: LakePath, schema: pa.Schema, without: BitMap | None) -> Iterator[pa.Table]:
+    """Yield a data file's rows but those of *without*, with the columns of *schema*; a column that
+    the file is older than is null.
+
+    Raises:
+        NotDirect: a stored column's type can't become the table's.
+    """
+    first = 0
+    with opened(path) as parquet:
+        there = set(parquet.schema_arrow.names)
+        wanted = [name for name in schema.names if name in there]
+        gone = None if without is None else as_array(without)
+        for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=wanted):
+            rows = pa.Table.from_batches([batch])
+            if gone is not None:
+                a, b = np.searchsorted(gone, [first, first + len(batch)])
+                if b > a:
+                    kept = np.ones(len(batch), dtype=bool)
+                    kept[gone[a:b].astype(np.int64) - first] = False
+                    rows = rows.filter(pa.array(kept))
+            first += len(batch)
+            if len(rows):
+                yield _conformed(rows, schema)
+
+
+def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = []
+    for field in schema:
+        if field.name not in rows.column_names:
+            columns.append(pa.nulls(len(rows), field.type))
+            continue
+        column = rows.column(field.name)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise NotDirect(f"{field.name} is stored as {column.type}") from error
+    return pa.table(columns, schema=schema)
+
+
+def row_count(table: LakePath, action: Action) -> int:
+    """Return how many rows a file has, those of its vector among them."""
+    found = json.loads(action.get("stats") or "{}").get("numRecords")
+    if found is not None:
+        return int(found)
+    with opened(file_path(table, action)) as parquet:
+        return int(parquet.metadata.num_rows)
