@@ -47,9 +47,9 @@ def expressions() -> list[str]:
 
 def selectors(node: Any) -> list[tuple[str, set[str]]]:
     """Give the metrics of a parsed expression, each with the labels that are matched."""
-    found = []
+    found: list[tuple[str, set[str]]] = []
     if isinstance(node, promql_parser.VectorSelector):
-        found.append((node.name, {one.name for one in node.matchers.matchers}))
+        found.append((node.name or "", {one.name for one in node.matchers.matchers}))
     for name in ("expr", "lhs", "rhs", "vs", "vector_selector", "param"):
         child = getattr(node, name, None)
         if child is not None:
