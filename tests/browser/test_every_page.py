@@ -29,6 +29,7 @@ PAGES = {
     "overview": "/",
     "source": "/ui/sources/main",
     "slot": "/ui/slots/audit",
+    "changes": "/ui/changes?source=main&database=shop&table=orders",
     "add a source": "/ui/sources/new",
     "create a slot": "/ui/slots/new",
     "subscription": "/ui/subscriptions/filled",

@@ -1,0 +1,71 @@
+"""What happened to a row, by the page: found, read, gone on from, and gone back to before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+from harness.browser import check_axe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from harness.cluster import Database
+    from harness.service import Service
+
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
+
+
+def test_who_changed_this_row(
+    slot: str, shop: Database, service: Service, page: Page, tmp_path: Path
+) -> None:
+    number = shop.value(
+        "INSERT INTO orders (customer_id, total, status) VALUES (7, 19.90, 'new') RETURNING id"
+    )
+    shop.execute(f"UPDATE orders SET status = '{HOSTILE}' WHERE id = {number}")
+    shop.execute(f"UPDATE orders SET status = NULL, total = 0 WHERE id = {number}")
+    service.wait_decoded(slot, shop)
+    page.goto("/")
+    page.get_by_role("link", name="Changes").click()
+    page.get_by_label("Database").fill("shop")
+    page.get_by_label("Table").fill("orders")
+    page.get_by_label("Key").fill(f"id = {number}")
+    page.get_by_role("button", name="Find").click()
+    changes = page.locator("article.change")
+    expect(changes).to_have_count(3)
+    expect(changes.nth(0)).to_contain_text("update")
+    marked = changes.nth(0).locator("tr.is-changed")
+    expect(marked).to_have_count(2)
+    expect(marked.nth(0)).to_contain_text("19.90")
+    expect(marked.nth(1)).to_contain_text(HOSTILE)
+    expect(marked.nth(1)).to_contain_text("null")
+    assert page.title() == "Changes · Spillway"
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+        for width in (390, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.screenshot(path=tmp_path / f"changes-{theme}-{width}.png", full_page=True)
+        check_axe(page, f"changes, {theme}")
+    # As the plugin prints it, the transaction, and the row's history from there.
+    changes.nth(1).get_by_role("link", name="As test_decoding prints it").click()
+    expect(changes.nth(1).locator("pre.printed")).to_contain_text(HOSTILE)
+    changes.nth(2).get_by_role("link", name="Its transaction").click()
+    expect(page.locator("article.change")).to_have_count(1)
+    page.get_by_role("link", name="History of this row").click()
+    expect(changes).to_have_count(3)
+    # What is asked is in the address; what can't be is said in the page.
+    page.get_by_label("Key").fill("id = x")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("alert")).to_contain_text("whole numbers")
+    page.go_back()
+    # A slot goes back to before the first of them.
+    first = changes.nth(2)
+    first.get_by_text("Take a slot back to before this").click()
+    first.get_by_role("button", name=f"Rewind {slot}").click()
+    expect(page.get_by_role("heading", name=slot)).to_be_visible()
+    begun = service.peek(slot, {"include-xids": "0"}, upto_nchanges=1)
+    assert "19.90" in begun[1][2]
