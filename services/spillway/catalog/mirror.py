@@ -60,12 +60,13 @@ from spillway.catalog.packed_pages import pack_storage
 from spillway.catalog.resolution import Resolver
 from spillway.catalog.storage_map import NO_XIDS
 from spillway.catalog.table_state import is_logged_table, table_rows, table_state
+from spillway.catalog.tuple_store import CountingStorage
 from spillway.catalog.visible_rows import VisibleRows
 from spillway.errors import CorruptWal, DecodingError, NotReady
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Sequence
 
     from spillway.catalog.database_facts import DatabaseFacts
     from spillway.catalog.descriptor_registry import DescriptorRegistry
@@ -257,11 +258,20 @@ class CatalogMirror:
         columns = (tup.row for tup in rows.live)
         return table_state(rows, self._resolver.describe(rows.table, columns, own_xids))
 
+    def versions_of_schemas(self, own_xids: Collection[int]) -> Hashable:
+        """Return what is as it was for as long as no row of pg_namespace, as a transaction with
+        *own_xids* finds it, was added or changed.
+        """
+        storage = self.heaps.locations.of(PG_NAMESPACE.oid, own_xids)
+        assert isinstance(storage, CountingStorage)
+        return storage.locator, storage.entered
+
     def renamed_schemas(self, own_xids: Collection[int]) -> dict[int, str]:
         """Return the schemas that a transaction with *own_xids* has renamed, by oid, with their
         names to it.
 
-        Costs as much as there are schemas, or rows that it has changed, whichever is less.
+        Costs as much as it has subtransactions, and as there are schemas, or rows that it has
+        changed, whichever is less: to be asked when :meth:`versions_of_schemas` says so.
         """
         storage = self.heaps.locations.of(PG_NAMESPACE.oid, own_xids)
         pending = [waiting for xid in own_xids if (waiting := self.heaps.fates.pending.get(xid))]

@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from spillway.catalog.layout import CLASS_BY_OID, GLOBAL_TABLESPACE, PG_CLASS
-from spillway.catalog.tuple_store import CatalogTuple, Storage
+from spillway.catalog.layout import CLASS_BY_OID, GLOBAL_TABLESPACE, PG_CLASS, PG_NAMESPACE
+from spillway.catalog.tuple_store import CatalogTuple, CountingStorage, Storage
 from spillway.errors import DecodingError
 from spillway.wal.record import RelFileLocator
 
@@ -83,7 +83,8 @@ class StorageMap:
 
     def add(self, locator: RelFileLocator, catalog_oid: int, *, complete: bool) -> Storage:
         """Track *locator* as storage of a catalog; returns it, empty."""
-        storage = Storage(self._layouts[catalog_oid], locator, complete=complete)
+        kind = CountingStorage if catalog_oid == PG_NAMESPACE.oid else Storage
+        storage = kind(self._layouts[catalog_oid], locator, complete=complete)
         self.storages[locator] = storage
         self.unidentified.pop(locator, None)
         self.track()

@@ -35,7 +35,7 @@ NO_BLOCK: Final = 0xFFFFFFFF
 #: Something that a descriptor was made from: catalog oid, index number, key.
 DependencyKey = tuple[int, int, Any]
 
-__all__ = ["NO_BLOCK", "CatalogTuple", "DependencyKey", "Page", "Storage"]
+__all__ = ["NO_BLOCK", "CatalogTuple", "CountingStorage", "DependencyKey", "Page", "Storage"]
 
 
 class Storage(TupleStorage):
@@ -126,3 +126,17 @@ class Storage(TupleStorage):
         ]
         keys.append((oid, WHOLE_CATALOG, None))
         return keys
+
+
+class CountingStorage(Storage):
+    """One relfilenode of a catalog, which counts: who has looked through its new rows need not do
+    so again before there are others.
+    """
+
+    #: how often a version of a row came, or came back
+    entered = 0
+
+    def index(self, tup: CatalogTuple) -> None:
+        """As TupleStorage's."""
+        self.entered += 1
+        super().index(tup)

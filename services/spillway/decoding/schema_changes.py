@@ -44,7 +44,7 @@ from spillway.catalog.storage_map import NO_XIDS
 from spillway.errors import DecodingError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Hashable
 
     from spillway._kernels.reorder.buffer import ReorderBuffer
     from spillway.catalog.mirror import CatalogMirror
@@ -74,6 +74,8 @@ class SchemaChanges:
         #: of each top-level transaction: the names that it gave to schemas, of whose tables it was
         #: told
         self._schemas_told: Final[dict[int, dict[int, str]]] = {}
+        #: and as of when that was looked at
+        self._looked_at: Final[dict[int, Hashable]] = {}
 
     def leave_out(self) -> None:
         """Queue nothing from here on."""
@@ -116,7 +118,8 @@ class SchemaChanges:
             self.forget(top_xid)
             return
         # Schemas may have other names again.
-        self._schemas_told.pop(top_xid, None)
+        if self._schemas_told.pop(top_xid, None) is not None:
+            self._looked_at.pop(top_xid, None)
         again = []
         for oid, told in self._told.get(top_xid, {}).items():
             kept = [one for one in told if one[0] not in xids]
@@ -130,9 +133,14 @@ class SchemaChanges:
         """Forget a transaction that has ended."""
         self._told.pop(top_xid, None)
         self._schemas_told.pop(top_xid, None)
+        self._looked_at.pop(top_xid, None)
 
     def _moved(self, top_xid: int, own_xids: Collection[int]) -> list[int]:
         """Return the tables of schemas that the transaction has renamed since this was asked."""
+        versions = self._mirror.versions_of_schemas(own_xids)
+        if self._looked_at.get(top_xid) == versions:
+            return []
+        self._looked_at[top_xid] = versions
         renamed = self._mirror.renamed_schemas(own_xids)
         told = self._schemas_told.get(top_xid, {})
         if renamed == told:

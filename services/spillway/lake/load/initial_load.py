@@ -319,14 +319,15 @@ class InitialLoad:
         except _SnapshotLost:
             raise
         except BaseException as error:
-            if not isinstance(error, ValueNotRepresentable) and not is_tables_own(error):
-                raise
             typed = typed_error(
                 error,
                 what=f"loading {table.name} failed",
                 hint="Mend it, and load the table again.",
                 relation=table.name,
             )
+            # A worker's, which Spark has brought as text, or the driver's own.
+            if not isinstance(typed, ValueNotRepresentable) and not is_tables_own(error):
+                raise
             failed = LoadFailed(table.name, typed)
             directory = directory_of(table.schema, table.table)
             with table_lock(self._path, directory):
