@@ -105,7 +105,8 @@ def test_the_page(running: Service, pg18: Database, pg15: Database, tmp_path: Pa
     os.environ["SPILLWAY_TOKEN"] = TOKEN
     # Completion
     (install,) = _blocks("Completion")
-    shell(install.replace("--install-completion", "--install-completion bash"))
+    # It asks which shell it is in: bash must stay, and not become the command.
+    shell(f"{install}true\n")
     completed = shell(
         """
         source ~/.bash_completions/spillway.sh

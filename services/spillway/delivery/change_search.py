@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spillway._kernels.reorder.change_search import OPERATION_BITS, Selector
 from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.delivery.change_query import ChangePage, Position, moment
-from spillway.delivery.change_rows import RowFinder
 from spillway.errors import InvalidRequest, NotReady
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
@@ -61,6 +60,8 @@ class ChangeSearch:
     def __init__(
         self, decoded: DecodedDatabase, query: ChangeQuery, search_s: float = SEARCH_S
     ) -> None:
+        from spillway.delivery.change_rows import RowFinder  # noqa: PLC0415 - pyarrow, at a question
+
         self._decoded = decoded
         self._log = decoded.log
         self._query = query

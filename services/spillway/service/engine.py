@@ -762,7 +762,7 @@ class Engine:
                         raise ResultTooLarge(
                             f"the transaction that commits at {commit_lsn} is more than "
                             f"{_PRINTED_BYTES_MAX} bytes as {plugin} prints it",
-                            hint="Create a slot with start_lsn there, and stream it over gRPC "
+                            hint="Make a slot that begins there, and read it with a stream "
                             "(spillway recv).",
                             lsn=str(commit_lsn),
                         )

@@ -10,15 +10,14 @@ import json
 from collections.abc import Awaitable
 from typing import Annotated, Any, Final, TypeVar
 
-import pyarrow as pa
 from fastapi import APIRouter, Query, Request, Response
 
-from spillway.service.model import ChangePage, FoundChange
 from spillway.slot_manager.changes.models import (
     ChangesPage,
     ChangesQuery,
     PrintQuery,
 )
+from spillway.slot_manager.changes.views import page_view, view
 from spillway.slot_manager.dependencies import Engine
 
 router = APIRouter(prefix="/changes", tags=["changes"])
@@ -31,33 +30,6 @@ NEXT_HEADER: Final = "Spillway-Next"
 #: how often it is looked whether the client is still there
 _LOOK_S: Final = 0.5
 
-_VALUE: Final = pa.struct(
-    [
-        pa.field("name", pa.utf8()),
-        pa.field("type", pa.utf8()),
-        pa.field("is_key", pa.bool_()),
-        pa.field("old_is", pa.utf8()),
-        pa.field("old", pa.utf8()),
-        pa.field("new_is", pa.utf8()),
-        pa.field("new", pa.utf8()),
-        pa.field("changed", pa.bool_()),
-    ]
-)
-_SCHEMA: Final = pa.schema(
-    [
-        pa.field("operation", pa.utf8()),
-        pa.field("schema", pa.utf8()),
-        pa.field("table", pa.utf8()),
-        pa.field("table_oid", pa.int64()),
-        pa.field("lsn", pa.uint64()),
-        pa.field("commit_lsn", pa.uint64()),
-        pa.field("commit_end_lsn", pa.uint64()),
-        pa.field("xid", pa.uint32()),
-        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
-        pa.field("origin", pa.utf8()),
-        pa.field("columns", pa.list_(_VALUE)),
-    ]
-)
 _FORMS: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "model": ChangesPage,
@@ -84,6 +56,8 @@ async def find_changes(
     accepted = request.headers.get("accept", "")
     headers = {} if page.following is None else {NEXT_HEADER: str(page.following)}
     if ARROW in accepted:
+        from spillway.slot_manager.changes.arrow_stream import as_arrow  # noqa: PLC0415 - pyarrow
+
         return Response(as_arrow(page.changes), media_type=ARROW, headers=headers)
     if JSON_LINES in accepted:
         lines = "".join(f"{json.dumps(view(change))}\n" for change in page.changes)
@@ -122,62 +96,3 @@ async def until_gone(request: Request, asked: Awaitable[T]) -> T:
         if not task.done():
             task.cancel()
     return await task
-
-
-def view(change: FoundChange) -> dict[str, Any]:
-    """Give a FoundChangeView; by hand, for a model costs more than finding it."""
-    return {
-        "operation": change.operation,
-        "schema": change.schema,
-        "table": change.table,
-        "table_oid": change.table_oid,
-        "lsn": str(change.lsn),
-        "commit_lsn": str(change.commit_lsn),
-        "commit_end_lsn": str(change.commit_end_lsn),
-        "xid": change.xid,
-        "committed_at": change.committed_at.isoformat().replace("+00:00", "Z"),
-        "origin": change.origin,
-        "columns": [_column(column) for column in change.columns],
-        "position": str(change.position),
-    }
-
-
-def _column(column: Any) -> dict[str, Any]:
-    return {field.name: getattr(column, field.name) for field in _VALUE}
-
-
-def page_view(page: ChangePage) -> dict[str, Any]:
-    """Give a ChangesPage."""
-    return {
-        "changes": [view(change) for change in page.changes],
-        "next": None if page.following is None else str(page.following),
-        "tables": list(page.tables),
-        "looked_from_lsn": str(page.looked_from_lsn),
-        "looked_upto_lsn": str(page.looked_upto_lsn),
-        "retained_from_lsn": str(page.retained_from_lsn),
-        "retained_from": page.retained_from
-        and page.retained_from.isoformat().replace("+00:00", "Z"),
-        "decoded_lsn": str(page.decoded_lsn),
-        "began_earlier": page.began_earlier,
-        "timed_out": page.timed_out,
-        "undecided": page.undecided,
-        "unreadable": [{"from_lsn": str(a), "upto_lsn": str(b)} for a, b in page.unreadable],
-        "read_bytes": page.read_bytes,
-        "passed_over_bytes": page.passed_over_bytes,
-    }
-
-
-def as_arrow(changes: tuple[FoundChange, ...]) -> bytes:
-    """Write changes as an Arrow IPC stream, LSNs as numbers."""
-    rows = [
-        {
-            **{field.name: getattr(change, field.name) for field in _SCHEMA},
-            "columns": [_column(column) for column in change.columns],
-        }
-        for change in changes
-    ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
