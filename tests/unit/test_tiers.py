@@ -19,6 +19,13 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "many runs of Spark; the first tier has unit/lake/test_merge_by_position, "
+    "unit/lake/test_refused_values and lake/test_materialize": {
+        "integration/lake/test_initial_load.py::test_one_tables_values_stop_no_other",
+        "integration/lake/test_position_job.py::test_partitions",
+        "integration/lake/test_position_job.py::test_spark_reads_and_merges_what_is_marked",
+        "integration/lake/test_position_merge_in_spark.py::test_spark_reads_and_writes",
+    },
     "many tables; the first tier copies and follows a few": {
         "integration/apply/test_subscription_postgres.py::test_five_hundred_tables",
     },

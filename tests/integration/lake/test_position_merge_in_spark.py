@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spillway.lake.tables.delta import deletion_vectors, positions
+from spillway.lake.tables.delta import positions
 from spillway.lake.tables.delta.positions import Mark, PositionTable, Shape
 from spillway.lake.tables.plain_changes import LastChanges
 
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 _COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
 
 
-@pytest.mark.parametrize("inline_bytes_max", [0, 1 << 20], ids=["files", "inline"])
+@pytest.mark.long
 def test_spark_reads_and_writes(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes_max: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deletion_vectors, "_INLINE_BYTES_MAX", inline_bytes_max)
     monkeypatch.setattr(positions, "_CHECKPOINT_INTERVAL", 3)
     path = tmp_path / "table"
     where = f"delta.`{path}`"

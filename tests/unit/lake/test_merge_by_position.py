@@ -103,7 +103,6 @@ def test_random_changes_against_a_dict(
 ) -> None:
     monkeypatch.setattr(positions, "_SMALL_FILES_MAX", 4)
     monkeypatch.setattr(positions, "_CHECKPOINT_INTERVAL", 7)
-    monkeypatch.setattr(deletion_vectors, "_INLINE_BYTES_MAX", 60)
     chosen = random.Random(f"{_SEED} {key}")
     table = Table(tmp_path, _COLUMNS, key)
 
@@ -310,7 +309,7 @@ def test_a_damaged_vector_is_told(tmp_path: Path) -> None:
     table.check()
 
 
-def test_vectors_in_text_and_in_bytes() -> None:
+def test_vectors_in_text_and_in_bytes(tmp_path: Path) -> None:
     chosen = np.random.default_rng(_SEED)
     for rows, size in ((1, 1), (10, 3), (100_000, 70_000), (2**32, 5), (2**32, 3000)):
         bitmap = deletion_vectors.positions(chosen.integers(0, rows, size))
@@ -320,6 +319,10 @@ def test_vectors_in_text_and_in_bytes() -> None:
             deletion_vectors.decode(deletion_vectors.from_z85(deletion_vectors.to_z85(data)))
             == bitmap
         )
+        # Another writer's, in the log itself.
+        inline = {"storageType": "i", "pathOrInlineDv": deletion_vectors.to_z85(data)}
+        described = {**inline, "sizeInBytes": len(data), "cardinality": len(bitmap)}
+        assert deletion_vectors.read(tmp_path, described) == bitmap
         for cut in range(0, len(data), 1 + len(data) // 50):
             with pytest.raises(ValueError, match=r"\w"):
                 deletion_vectors.decode(data[:cut])

@@ -4,13 +4,16 @@ A vector is a bitmap of row positions in its data file, counted from 0. Its byte
 "RoaringBitmapArray" in the portable form: a magic number, and a roaring bitmap for each 2^32
 positions. A data file of ours has fewer rows than that, so there is one.
 
-A vector lies either in the log itself, as text (a small one), or in a file beside the data, which
-has the vectors of all files that one commit touched::
+A vector lies in a file beside the data, which has the vectors of all files that one commit
+touched::
 
     deletion_vector_<uuid>.bin     1 byte: version 1
                                    for each vector: length, 4 bytes, big endian
                                                     the bitmap
                                                     its CRC-32, 4 bytes, big endian
+
+The protocol has small ones in the log itself, too, as text. Such are read, and none is written:
+VACUUM of Delta 4 for Spark stops at a table that has one (``scala.MatchError``).
 
 What names it is the vector's *descriptor*, which the file's entry in the log carries. A file of
 vectors is written once and never changed: the next commit that takes rows of a data file away
@@ -57,8 +60,6 @@ _ONE_BITMAP: Final = Struct("<QI")
 _LENGTH: Final = Struct(">I")
 _FILE_VERSION: Final = b"\x01"
 _UUID_LETTERS: Final = 20
-#: Larger ones have a file: the log is read whole by everybody.
-_INLINE_BYTES_MAX: Final = 1024
 #: RFC 1924's letters, which Python has, and Z85's, which the protocol wants.
 _RFC_1924: Final = (
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -121,8 +122,7 @@ def from_z85(text: str) -> bytes:
 def write(table: LakePath, vectors: Mapping[str, BitMap]) -> dict[str, Descriptor]:
     """Make *vectors*, by their data files, durable; return what names each.
 
-    Small ones are in their descriptors, the others in one new file of *table*, which nobody knows
-    before a commit names it.
+    They are in one new file of *table*, which nobody knows before a commit names it.
 
     Raises:
         OSError: the file can't be written; LakeError: the same, on object storage.
@@ -133,15 +133,12 @@ def write(table: LakePath, vectors: Mapping[str, BitMap]) -> dict[str, Descripto
     for file, bitmap in vectors.items():
         bitmap.run_optimize()
         data = encode(bitmap)
-        about = {"sizeInBytes": len(data), "cardinality": len(bitmap)}
-        if len(data) <= _INLINE_BYTES_MAX:
-            descriptors[file] = {"storageType": "i", "pathOrInlineDv": to_z85(data), **about}
-            continue
         descriptors[file] = {
             "storageType": "u",
             "pathOrInlineDv": to_z85(identity.bytes),
             "offset": len(content),
-            **about,
+            "sizeInBytes": len(data),
+            "cardinality": len(bitmap),
         }
         content += _LENGTH.pack(len(data)) + data + _LENGTH.pack(zlib.crc32(data))
     if len(content) > len(_FILE_VERSION):
