@@ -284,3 +284,35 @@ def test_the_page_escapes_what_it_shows(service: Service, pg: Database) -> None:
     assert "No table of that name has a change in what is retained." in nothing.text
     wrong = service.http.get("/ui/changes", params={**query, "key": "id = x"})
     assert "whole numbers" in wrong.text
+
+
+def test_prepared_rolled_back_and_without_an_identity(service: Service, pg: Database) -> None:
+    pg.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text);"
+        "CREATE TABLE n (id int PRIMARY KEY, v text); ALTER TABLE n REPLICA IDENTITY NOTHING;"
+        "INSERT INTO n VALUES (1, 'a'), (2, 'b')"
+    )
+    for name, value, end in (("kept", 1, "COMMIT"), ("gone", 2, "ROLLBACK")):
+        pg.execute(f"BEGIN; INSERT INTO t VALUES ({value}, '{name}'); PREPARE TRANSACTION '{name}'")
+        pg.execute(f"{end} PREPARED '{name}'")
+    pg.execute(
+        "BEGIN; INSERT INTO t VALUES (3, 'a'); SAVEPOINT s; INSERT INTO t VALUES (4, 'undone');"
+        " ROLLBACK TO s; INSERT INTO t VALUES (5, 'b'); COMMIT"
+    )
+    pg.execute("UPDATE n SET v = 'c' WHERE id = 1")
+    pg.execute("DELETE FROM n WHERE id = 2")
+    service.wait_decoded("s", pg)
+    page = ask(service, pg, table="t")
+    assert told(page) == [
+        ("insert", {}, {"id": "1", "v": "kept"}),
+        ("insert", {}, {"id": "3", "v": "a"}),
+        ("insert", {}, {"id": "5", "v": "b"}),
+    ]
+    # WAL has nothing of the rows that there were.
+    one = ask(service, pg, table="n", key="id=1")
+    assert told(one) == [
+        ("insert", {}, {"id": "1", "v": "a"}),
+        ("update", {"id": ..., "v": ...}, {"id": "1", "v": "c"}),
+    ]
+    assert one["undecided"] == 1
+    assert told(ask(service, pg, table="n", op="delete")) == [("delete", {"id": ..., "v": ...}, {})]

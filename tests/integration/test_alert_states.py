@@ -15,6 +15,7 @@ from spillway.alerts.registry import Alerts
 from spillway.alerts.rules import checked_rule, concerns
 from spillway.alerts.states import Look, decide
 from spillway.alerts.watchman import Watchman
+from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import AlertNotDelivered, InvalidRequest
 from spillway.store import alerts as alert_store
 from spillway.store.metadata import MetadataStore
@@ -32,9 +33,13 @@ DOWN = Finding("bad", "Source m receives no WAL", "gone", "Start it.", "/ui/sour
                code="source_down", subject="m", source="m")  # fmt: skip
 
 
-@pytest.fixture
-async def metadata(tmp_path: Path) -> AsyncIterator[MetadataStore]:
-    store = MetadataStore(f"sqlite:///{tmp_path / 'spillway.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
+    url = f"sqlite:///{tmp_path / 'spillway.db'}"
+    if request.param == "postgresql":
+        pg15 = request.getfixturevalue("pg15")
+        url = f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}"
+    store = MetadataStore(url)
     await store.migrate()
     yield store
     await store.close()
