@@ -316,3 +316,29 @@ def test_prepared_rolled_back_and_without_an_identity(service: Service, pg: Data
     ]
     assert one["undecided"] == 1
     assert told(ask(service, pg, table="n", op="delete")) == [("delete", {"id": ..., "v": ...}, {})]
+
+
+def test_bytes_that_are_no_text(tmp_path: Path, pg: Database) -> None:
+    cluster = pg.cluster
+    name = f"ascii_{pg.name[-8:]}"
+    cluster.execute(
+        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    database = type(pg)(cluster, name)
+    try:
+        with service_in_process(tmp_path / "data") as running:
+            running.create_source(database.dsn)
+            running.create_slot("s", name)
+            database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+            database.execute("INSERT INTO t VALUES (1, chr(255) || 'x'), (2, 'plain')")
+            running.wait_decoded("s", pg)
+            page = ask(running, database, table="t")
+            assert told(page) == [
+                ("insert", {}, {"id": "1", "v": "\\xffx"}),
+                ("insert", {}, {"id": "2", "v": "plain"}),
+            ]
+            assert told(ask(running, database, table="t", key="v=plain")) == told(page)[1:]
+            running.drop_slot("s")
+            running.call("DELETE", "/sources/main")
+    finally:
+        cluster.drop_database(name)
