@@ -322,7 +322,8 @@ def test_bytes_that_are_no_text(tmp_path: Path, pg: Database) -> None:
     cluster = pg.cluster
     name = f"ascii_{pg.name[-8:]}"
     cluster.execute(
-        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE"
+        " template0"
     )
     database = type(pg)(cluster, name)
     try:
