@@ -20,8 +20,9 @@ _TESTS: Final = Path(__file__).parents[1]
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
     "many runs of Spark; the first tier has unit/lake/test_merge_by_position, "
-    "unit/lake/test_refused_values and lake/test_materialize": {
+    "unit/lake/test_refused_values, unit/lake/test_plain_appends and lake/test_materialize": {
         "integration/lake/test_initial_load.py::test_one_tables_values_stop_no_other",
+        "integration/lake/test_many_tables.py::test_small_parts_beside_large_ones",
         "integration/lake/test_position_job.py::test_partitions",
         "integration/lake/test_position_job.py::test_spark_reads_and_merges_what_is_marked",
         "integration/lake/test_position_merge_in_spark.py::test_spark_reads_and_writes",

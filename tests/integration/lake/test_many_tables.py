@@ -57,6 +57,7 @@ def round_of(n: int, rows: dict[str, dict[int, Any]]) -> list[Change]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_small_parts_beside_large_ones(any_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = any_lake
