@@ -158,7 +158,13 @@ class Jvm:
         assert port, f"the JVM did not start: {log.read_text()[-2000:]}"
         self.gateway = JavaGateway(
             gateway_parameters=GatewayParameters(
-                port=int(port), auth_token=token, auto_convert=True
+                port=int(port),
+                auth_token=token,
+                auto_convert=True,
+                # What is let go of here stays in the JVM, which lives for one test. Py4J would say
+                # so by finalizers, and those of a killed JVM connect in vain and log, in whatever
+                # the collector interrupts: it left ``ast.parse`` of another test confused.
+                enable_memory_management=False,
             ),
             callback_server_parameters=CallbackServerParameters(
                 port=0, daemonize=True, daemonize_connections=True
