@@ -28,6 +28,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
@@ -51,6 +52,8 @@ _LONGEST_FIRST: Final = (
 )
 #: What the process that there is beyond the cores leaves to the others.
 _OF_CORES_ALONE: Final = "tests/integration/lake/"
+#: what of a failure is said at once
+_CAUSE_CHARS: Final = 400
 _Child = TypeVar("_Child")
 _MAJOR: Final = re.compile(r"\bpg1[0-9]\b")
 
@@ -162,7 +165,7 @@ class Progress:
         outcomes = self._outcomes[part]
         self._seconds[part] += round(1000 * report.duration)
         if report.failed:
-            self._say(f"FAILED {report.nodeid} ({report.when})")
+            self._say(f"FAILED {report.nodeid} ({report.when}): {cause_of(report)}")
         if report.failed or report.skipped or report.when == "call":
             outcomes[report.outcome] += 1
         if report.when in ("setup", "call"):
@@ -183,3 +186,18 @@ class Progress:
             terminal.ensure_newline()
             terminal.write_line(line)
             terminal.flush()
+
+
+def cause_of(report: pytest.TestReport) -> str:
+    """Return in a line what failed and where: the whole report comes at the end of the run, which
+    is not seen when the run is cut, nor by who is shown a part of it.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return _shortened(report.longreprtext)
+    return f"{Path(crash.path).name}:{crash.lineno}: {_shortened(crash.message)}"
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _CAUSE_CHARS else f"{line[:_CAUSE_CHARS]}…"

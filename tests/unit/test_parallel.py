@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness import parallel
-from harness.parallel import Sharing, from_share_on
+from harness.parallel import Sharing, cause_of, from_share_on
 
 LAKE = "tests/integration/lake/test_job.py"
 
@@ -58,3 +58,21 @@ def test_who_is_beyond_the_cores_leaves_the_lake_to_others(
     shared = sharing(tests[:2], nodes)
     shared._assign_work_unit(nodes[2])
     assert nodes[2].got == [2, 0, 1]
+
+
+def _report(error: Exception | str) -> pytest.TestReport:
+    shown: Any = error
+    if isinstance(error, Exception):
+        with pytest.raises(type(error)) as raised:
+            raise error
+        shown = raised.getrepr()
+    return pytest.TestReport("a.py::test", ("a.py", 1, "test"), {}, "failed", shown, "call")
+
+
+def test_a_failure_is_said_with_its_cause_in_a_line() -> None:
+    said = cause_of(_report(ValueError("first line\n  second")))
+    assert said.startswith("test_parallel.py:")
+    assert said.endswith(": ValueError: first line second")
+    assert len(cause_of(_report(ValueError("x" * 5000)))) < 500
+    # A process that ended has no line.
+    assert cause_of(_report("worker 'gw1' crashed")) == "worker 'gw1' crashed"
