@@ -103,7 +103,7 @@ def test_a_commit_of_others_while_files_are_folded(
     table = PositionMerged(tmp_path)
     table.merge(items(*range(500)))
     table.merge(items(*range(500, 1000)), [(n,) for n in range(0, 500, 2)])
-    done = []
+    done: list[str] = []
 
     def meanwhile(name: str) -> None:
         if name == "lake.before_fold" and not done:
@@ -204,7 +204,7 @@ def test_without_a_place_for_the_index(tmp_path: Path, monkeypatch: pytest.Monke
     positions._tables.clear()
     tables = DeltaTables(None, lake, "s", by_position=True)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patched:
-        asked = []
+        asked: list[str] = []
         patched.setattr(DeltaTables, "_spark", property(lambda self: asked.append("Spark")))
         assert not batches.merge(tables, 2)
     assert _stored(lake) == batches.rows(2)
@@ -227,7 +227,7 @@ def test_maintenance_by_hand_folds_as_the_job_does(
     record = job_record.JobRecord(str(tmp_path / "checkpoint"), [], 1 << 20, merge=merge)
     job_record.store(lake, record)
     before = len(DeltaTable(str(lake / "current/items")).file_uris())
-    folded = []
+    folded: list[bool] = []
 
     def one_round(
         spark: None, path: Path, table_format: str, tables: DeltaTables, *_: Any, **__: Any
@@ -345,7 +345,6 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
     keys, older = lake / "_spillway" / "keys" / "items", tmp_path / "older"
     here = os.path.dirname(__file__)  # noqa: PTH120 - of a variable of paths
     paths = os.pathsep.join([here, *sys.path])
-    went_on = 0
     for n in range(kills):
         before = _merged_batches(lake)
         process = subprocess.Popen(
@@ -359,11 +358,14 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stderr is not None
             assert process.stdout.readline() == f"{before}\n", process.stderr.read()[-3000:]
-            time.sleep(rng.uniform(0.0, 0.8))
+            for _ in range(rng.randint(1, 6)):
+                assert process.stdout.readline(), process.stderr.read()[-3000:]
+            # In the middle of the next one, or of the fold that comes before it.
+            time.sleep(rng.uniform(0.0, 0.1))
             process.kill()
             assert process.wait() == -signal.SIGKILL, process.stderr.read()[-3000:]
         after = _merged_batches(lake)
-        went_on += after > before
+        assert after > before
         assert _stored(lake) == batches.rows(after), f"after kill {n}, batch {after}"
         what = rng.choice(["let be", "let be", "lost", "damaged", "older"])
         runs = sorted(keys.glob("run-*"))
@@ -380,8 +382,6 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
         if keys.is_dir() and rng.random() < 0.4:
             shutil.rmtree(older, ignore_errors=True)
             shutil.copytree(keys, older)
-    # It did work in between: most were killed in the middle of it.
-    assert went_on > kills / 2
 
 
 @pytest.fixture
