@@ -35,6 +35,9 @@ _P50_MS: Final = 3.0
 _WIRE: Final = 3
 _WIRE_LATENCY: Final = 1.5
 _FRESHNESS_P50_S: Final = 3.0
+#: a table merged by position: what a batch of one row writes, and how much slower it may be to read
+_ONE_ROW_MB: Final = 0.2
+_READ: Final = 1.3
 _P99_MS: Final = 15.0
 #: against CREATE SUBSCRIPTION: applying, and the first copy
 _APPLY: Final = 3
@@ -78,6 +81,7 @@ def goals(results: Results) -> list[Goal]:
         ),
         *_lake(results),
         *_lake_tables(results),
+        *_lake_updates(results),
         _restart(results),
         *_start(results),
         *_apply(results),
@@ -240,6 +244,38 @@ def _lake_tables(results: Results) -> list[Goal]:
     measured = "" if one is None else f"{one:.1f} s"
     goal = "lake: a change of one table in a job that follows, ≤ 1 s"
     return [*made, Goal(goal, measured, None if one is None else one <= 1.0)]
+
+
+def _lake_updates(results: Results) -> list[Goal]:
+    figures = results.figures.get("lake_updates", {})
+    sizes = sorted(figures, key=int)
+    made = []
+    for name, unit, limit in (("cpu_s", "CPU s", 1.0), ("mb", "MB", 10.0)):
+        goal = (
+            f"lake, by position: {unit} of 1,000 updates grow ≤ {_CONSTANT:g} times from the "
+            f"smallest to the largest table, ≤ {limit:g} {unit}"
+        )
+        if not sizes:
+            made.append(Goal(goal, "", None))
+            continue
+        small, large = (figures[size]["position"][name] for size in (sizes[0], sizes[-1]))
+        rows = f"{int(sizes[0]):,} and {int(sizes[-1]):,} rows"
+        met = large <= limit and large <= _CONSTANT * small
+        made.append(Goal(goal, f"{small:.3f} and {large:.3f} {unit} in {rows}", met))
+    goal = f"lake, by position: a batch of one row writes ≤ {_ONE_ROW_MB * 1000:g} kB"
+    goal_read = (
+        f"lake, by position: reading after maintenance ≤ {_READ:g} times a fresh table's time"
+    )
+    if not sizes:
+        return [*made, Goal(goal, "", None), Goal(goal_read, "", None)]
+    one = figures[sizes[-1]]["position"]["one_mb"]
+    read = figures[sizes[-1]]["position"]
+    share = read["folded_s"] / read["fresh_s"]
+    return [
+        *made,
+        Goal(goal, f"{one * 1000:.1f} kB", one <= _ONE_ROW_MB),
+        Goal(goal_read, f"{share:.2f} times", share <= _READ),
+    ]
 
 
 def _memory(results: Results) -> list[Goal]:

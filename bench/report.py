@@ -103,6 +103,7 @@ def _markdown(results: Results) -> Iterator[str]:
     yield from _lake(results)
     yield from _lake_compared(results)
     yield from _lake_tables(results)
+    yield from _lake_updates(results)
     yield from _apply(results)
 
 
@@ -344,6 +345,41 @@ def _lake_compared(results: Results) -> Iterator[str]:
         if isinstance(s, dict)
     ]
     yield from _table(("", "seconds", "changes/s", "CPU s"), rows, numbers_from=1)
+
+
+def _lake_updates(results: Results) -> Iterator[str]:
+    figures = results.figures.get("lake_updates")
+    if not figures:
+        return
+    yield "## Random updates in a large table"
+    yield ""
+    yield (
+        "Batches of 1,000 random updates, and of one, in a Delta table: merging alone, CPU seconds "
+        "and megabytes written for a batch; and how long a query over the whole table takes, "
+        "written afresh, after the batches, and after a round of maintenance. `copy` writes files "
+        "anew, `position` marks rows in deletion vectors."
+    )
+    yield ""
+    rows = [
+        (
+            f"{int(count):,} rows ({f['table_mb']:.0f} MB), {how}",
+            f"{f['first_cpu_s']:.2f}",
+            f"{f['cpu_s']:.3f}",
+            f"{f['mb']:.2f}",
+            f"{f['one_cpu_s']:.3f}",
+            f"{f['one_mb']:.3f}",
+            f"{f['fresh_s']:.2f}",
+            f"{f['after_s']:.2f}",
+            f"{f['folded_s']:.2f}",
+        )
+        for count, runs in figures.items()
+        for how, f in runs.items()
+    ]
+    yield from _table(
+        ("", "first CPU s", "CPU s", "MB", "one: CPU s", "MB", "read s", "after s", "folded s"),
+        rows,
+        numbers_from=1,
+    )
 
 
 def _lake_tables(results: Results) -> Iterator[str]:

@@ -18,6 +18,7 @@ from bench.grpc_client import grpc_clients
 from bench.lake import lake
 from bench.lake_compared import lake_compared
 from bench.lake_tables import lake_tables
+from bench.lake_updates import lake_updates
 from bench.machine import tree_cpu_seconds
 from bench.postgresql import (
     base_slot,
@@ -198,6 +199,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "lake": lake,
     "lake_compared": lake_compared,
     "lake_tables": lake_tables,
+    "lake_updates": lake_updates,
     "apply": apply,
 }
 

@@ -31,7 +31,8 @@ LONG_ALONE: Final = {
         "integration/apply/test_subscription_postgres.py::test_five_hundred_tables",
     },
     "kills, again and again; the first tier kills at chosen points: lake/test_crash, "
-    "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver, "
+    "lake/test_initial_load, unit/lake/test_merge_by_position, fault/test_serve_killed, "
+    "receiver/test_walreceiver, "
     "walsender/test_create_subscription and walsender/test_pgjdbc": {
         "fault/test_carried_killed.py::test_open_transactions_survive",
         "integration/apply/test_in_progress.py::test_killed_in_the_middle",
@@ -40,6 +41,7 @@ LONG_ALONE: Final = {
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
         "fault/test_serve_killed.py::test_no_committed_change_is_lost",
+        "unit/lake/test_position_merge_beside_others.py::test_killed_at_any_instant",
         "integration/lake/test_ddl.py::test_killed_after_the_rewrite",
         "integration/lake/test_iceberg.py::test_killed_between_commits",
         "integration/lake/test_initial_load.py::test_failures",

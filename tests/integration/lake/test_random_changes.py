@@ -14,6 +14,7 @@ import pytest
 from harness.lake_workload import SETUP, LakeWorkload
 from harness.service import service_in_process
 from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.tables.delta import positions
 from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
@@ -32,15 +33,22 @@ FEW_BYTES = 20_000
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("table_format", "seed"), [("delta", 8), ("iceberg", 10)])
+@pytest.mark.parametrize(
+    ("table_format", "merge", "seed"),
+    [("delta", "copy", 8), ("delta", "position", 8), ("iceberg", "copy", 10)],
+)
 def test_random_changes(
     spark: SparkSession,
     pg18: Database,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     table_format: Literal["delta", "iceberg", "parquet"],
+    merge: Literal["copy", "position"],
     seed: int,
 ) -> None:
     """A failing seed of SPILLWAY_FUZZ_SEED is to be put among the parameters."""
+    # Its tables would all be small ones, which are merged by rewriting.
+    monkeypatch.setattr(positions, "SMALL_TABLE_BYTES", 0)
     rng = random.Random(int(os.environ.get("SPILLWAY_FUZZ_SEED", seed)))
     workload = LakeWorkload(rng)
     with service_in_process(tmp_path / "data") as service, pg18.connect() as connection:
@@ -52,6 +60,7 @@ def test_random_changes(
             path=tmp_path / "lake",
             checkpoint=tmp_path / "checkpoint",
             table_format=table_format,
+            merge=merge,
             grpc=service.grpc_address,
         )
         for _ in range(BATCHES):

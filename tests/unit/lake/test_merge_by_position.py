@@ -11,13 +11,14 @@ import sys
 from contextlib import nullcontext
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
+from harness.position_table import ITEMS, PositionMerged, Row, items
 from harness.tiers import deep
 from spillway.errors import LakeError
 from spillway.lake.tables.delta import deletion_vectors, log, positions
@@ -26,7 +27,6 @@ from spillway.lake.tables.delta.positions import Mark, PositionTable, Shape
 from spillway.lake.tables.plain_changes import LastChanges, NotDirect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 _SEED = 20261123
@@ -40,61 +40,6 @@ _COLUMNS = pa.schema(
         ("tags", pa.list_(pa.field("element", pa.int32()))),
     ]
 )
-_ITEMS = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-Row = dict[str, Any]
-
-
-class Table:
-    """A Delta table that is merged by position, and the rows that it should have."""
-
-    def __init__(self, directory: Path, columns: pa.Schema, key: tuple[str, ...]) -> None:
-        self.path = directory / "table"
-        self.index = directory / "keys"
-        self.shape = Shape(columns, key)
-        self.lsn = 0
-        self.model: dict[tuple[Any, ...], Row] = {}
-        DeltaTable.create(self.path, columns)
-        self.open()
-
-    def open(self) -> None:
-        """Begin with nothing in memory."""
-        self.table = PositionTable(self.path, self.index)
-
-    def identity(self, row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in self.shape.key)
-
-    def changes(self, rows: Iterable[Row], gone: Iterable[tuple[Any, ...]] = ()) -> LastChanges:
-        rows, gone = list(rows), list(gone)
-        deleted = [
-            dict.fromkeys(self.shape.columns.names) | dict(zip(self.shape.key, key, strict=True))
-            for key in gone
-        ]
-        table = pa.Table.from_pylist([*rows, *deleted], schema=self.shape.columns)
-        return LastChanges(table, pa.array([True] * len(rows) + [False] * len(deleted), pa.bool_()))
-
-    def merge(self, rows: Iterable[Row], gone: Iterable[tuple[Any, ...]] = ()) -> int:
-        rows, gone = list(rows), list(gone)
-        self.lsn += 10
-        version = self.table.merge(
-            self.changes(rows, gone), self.shape, Mark("spillway/s", self.lsn, "{}")
-        )
-        for key in gone:
-            self.model.pop(key, None)
-        for row in rows:
-            self.model[self.identity(row)] = row
-        return version
-
-    def stored(self) -> list[Row]:
-        """Return the rows as delta-rs reads them, with the vectors in the log."""
-        table = DeltaTable(str(self.path))
-        found = QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
-        return pa.table(found).cast(self.shape.columns).to_pylist()
-
-    def check(self) -> None:
-        stored = sorted(self.stored(), key=self.identity)
-        assert stored == sorted(self.model.values(), key=self.identity)
-        assert DeltaTable(str(self.path)).transaction_version("spillway/s") == (self.lsn or None)
 
 
 @pytest.mark.parametrize("key", [("id",), ("region", "id"), ("region",), ("day", "id"), ("price",)])
@@ -104,7 +49,7 @@ def test_random_changes_against_a_dict(
     monkeypatch.setattr(positions, "_SMALL_FILES_MAX", 4)
     monkeypatch.setattr(positions, "_CHECKPOINT_INTERVAL", 7)
     chosen = random.Random(f"{_SEED} {key}")
-    table = Table(tmp_path, _COLUMNS, key)
+    table = PositionMerged(tmp_path, _COLUMNS, key)
 
     def row() -> Row:
         return {
@@ -138,17 +83,13 @@ def test_random_changes_against_a_dict(
     assert log.load(table.path).files.keys() == {*_paths(table)}
 
 
-def _paths(table: Table) -> list[str]:
-    found = pa.table(DeltaTable(str(table.path)).get_add_actions())
+def _paths(table: PositionMerged) -> list[str]:
+    found = pa.table(table.delta().get_add_actions())
     return list(found.column("path").to_pylist())
 
 
-def items(*ids: int, name: str = "n") -> list[Row]:
-    return [{"id": id_, "name": name} for id_ in ids]
-
-
 def test_a_batch_costs_what_it_changes(tmp_path: Path) -> None:
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(*range(50_000)))
     (first,) = _paths(table)
     before = set(tmp_path.rglob("*"))
@@ -161,7 +102,7 @@ def test_a_batch_costs_what_it_changes(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_rows_are_all_gone_is_removed(tmp_path: Path) -> None:
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(1, 2))
     table.merge([], [(1,)])
     table.merge([], [(2,), (3,)])
@@ -174,16 +115,16 @@ def test_a_file_whose_rows_are_all_gone_is_removed(tmp_path: Path) -> None:
 
 def test_files_of_others_are_found(tmp_path: Path) -> None:
     """Another writer replaces files; the index is not told."""
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(*range(100)))
-    theirs = pa.Table.from_pylist(items(*range(100), name="theirs"), schema=_ITEMS)
+    theirs = pa.Table.from_pylist(items(*range(100), name="theirs"), schema=ITEMS)
     write_deltalake(str(table.path), theirs, mode="overwrite")
     table.model = {(row["id"],): row for row in theirs.to_pylist()}
     table.merge(items(5, name="ours"), [(6,)])
     table.check()
     delta = DeltaTable(str(table.path))
     delta.merge(
-        pa.Table.from_pylist(items(5, 7, 200, name="again"), schema=_ITEMS),
+        pa.Table.from_pylist(items(5, 7, 200, name="again"), schema=ITEMS),
         "t.id = s.id", source_alias="s", target_alias="t",
     ).when_matched_update_all().when_not_matched_insert_all().execute()  # fmt: skip
     table.model |= {(row["id"],): row for row in items(5, 7, 200, name="again")}
@@ -193,7 +134,7 @@ def test_files_of_others_are_found(tmp_path: Path) -> None:
 
 
 def test_who_is_not_first_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(1, 2))
 
     def another(name: str) -> None:
@@ -216,7 +157,7 @@ def test_who_is_not_first_does_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_rows_that_go_while_their_file_is_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(*range(300)))
     table.merge(items(*range(300, 600)))
     table.merge([], [(n,) for n in range(0, 600, 3)])
@@ -245,7 +186,7 @@ def test_rows_that_go_while_their_file_is_folded(
 def test_a_fold_whose_files_are_gone_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(1, 2))
     table.merge(items(3, 4))
 
@@ -261,7 +202,7 @@ def test_a_fold_whose_files_are_gone_is_given_up(
 
 @pytest.mark.parametrize("what", ["lost", "damaged", "cut", "other key", "stale"])
 def test_an_index_is_never_believed_wrongly(tmp_path: Path, what: str) -> None:
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(*range(40_000)))
     table.merge(items(*range(0, 40_000, 3), name="x"))
     table.table.close()
@@ -292,7 +233,7 @@ def test_an_index_is_never_believed_wrongly(tmp_path: Path, what: str) -> None:
 
 
 def test_a_damaged_vector_is_told(tmp_path: Path) -> None:
-    table = Table(tmp_path, _ITEMS, ("id",))
+    table = PositionMerged(tmp_path)
     table.merge(items(*range(50_000)))
     chosen = random.Random(_SEED)
     table.merge([], [(n,) for n in chosen.sample(range(50_000), 5000)])
@@ -399,7 +340,7 @@ def test_tables_that_ask_for_more_are_left_to_spark(tmp_path: Path) -> None:
         ({"delta.enableChangeDataFeed": "true"}, {"delta.columnMapping.mode": "name"})
     ):
         path = tmp_path / str(number)
-        DeltaTable.create(path, _ITEMS, configuration=configuration)
+        DeltaTable.create(path, ITEMS, configuration=configuration)
         with pytest.raises(NotDirect):
             PositionTable(path, tmp_path / "keys").snapshot()
     with pytest.raises(NotDirect):
@@ -412,7 +353,7 @@ _HISTORY = pa.schema(
         ("_commit_lsn", pa.int64()),
         ("_seq", pa.int64()),
         ("_old_key", pa.struct([("id", pa.int64())])),
-        *_ITEMS,
+        *ITEMS,
     ]
 )
 _MERGE = """
@@ -447,7 +388,7 @@ def lake(tmp_path: Path) -> Path:
     before = [{"id": id_, "name": name} for id_, name in _BEFORE.items()]
     first = [{"_op": "I", "_commit_lsn": 50, "_seq": n, **row} for n, row in enumerate(before)]
     append(tmp_path / "history/items", 100, first, _HISTORY)
-    append(tmp_path / "current/items", 100, before, _ITEMS)
+    append(tmp_path / "current/items", 100, before, ITEMS)
     changes = [
         {"_op": "U", "_commit_lsn": 120, "_seq": 0, "id": 1, "name": "after"},
         {"_op": "U", "_commit_lsn": 120, "_seq": 1, "_old_key": {"id": 2}, "id": 20, "name": "m"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from spillway.errors import LakeError
 from spillway.lake.commands.options import (
     DRIVER_MEMORY,
     MASTER,
@@ -18,10 +19,10 @@ from spillway.lake.commands.options import (
 )
 from spillway.lake.commands.options import conf as spark_conf
 from spillway.lake.session import SparkSettings, session_for
-from spillway.lake.state import position
+from spillway.lake.state import job_record, position
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.tables.maintenance import Upkeep, maintain
-from spillway.storage.place import lake_path
+from spillway.storage import place
 
 
 def maintain_now(
@@ -36,7 +37,7 @@ def maintain_now(
     """Make small files one, and give up old versions and old history, of a lake whose job is not at
     work.
     """
-    lake = lake_path(path)
+    lake = place.lake_path(path)
     found = position.existing(lake)
     upkeep = Upkeep(retention, history_retention)
     settings = SparkSettings(master, driver_memory, jars, lake, spark_conf(conf))
@@ -45,7 +46,8 @@ def maintain_now(
             spark,
             lake.absolute(),
             found.table_format,
-            lake_tables(found.table_format, spark, lake, found.slot),
+            # Tables are compacted as the job does it: folded, where it merges by position.
+            lake_tables(found.table_format, spark, lake, found.slot, merge=_merge_of(lake)),
             upkeep,
             tell=lambda table: typer.echo(str(table)),
         )
@@ -54,3 +56,11 @@ def maintain_now(
         typer.echo(f"{name}: {why}", err=True)
     if done.failures:
         raise typer.Exit(1)
+
+
+def _merge_of(lake: place.LakePath) -> str:
+    """Return how the lake's job merges; a lake that was only loaded has had none."""
+    try:
+        return job_record.load(lake).merge
+    except LakeError:
+        return "copy"

@@ -141,6 +141,7 @@ class KeyIndex:
         #: of those that are being added
         self._coming: dict[str, int] = {}
         self._next_file = self._next_run = 0
+        self._given_up = False
         self._secret = secrets.token_hex(16)
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -169,6 +170,8 @@ class KeyIndex:
             if number is None:
                 number = self._coming[file] = self._next_file
                 self._next_file += 1
+            if self._given_up:
+                return
             rows = np.arange(first_row, first_row + len(codes), dtype=np.uint64)
             self._pending.append(_Run(codes, rows | np.uint64(number << _ROW_BITS)))
             if sum(map(len, self._pending)) >= _BULK:
@@ -213,6 +216,12 @@ class KeyIndex:
             if self._pending:
                 self._flush()
 
+    def give_up(self) -> None:
+        """Write nothing any more: another one may have the directory. What is added is dropped."""
+        with self._lock:
+            self._given_up = True
+            self._pending = []
+
     def find(self, codes: Codes) -> Found:
         """Return the places of keys of *codes*, gone ones too; in no order."""
         keys, places = [], []
@@ -236,6 +245,8 @@ class KeyIndex:
             return sum(map(len, self._runs)) + sum(map(len, self._pending))
 
     def _flush(self, *, everything: bool = False) -> None:
+        if self._given_up:
+            return
         runs, old = list(self._runs), []
         merged = _sorted(self._pending) if self._pending else None
         if merged is not None:

@@ -266,7 +266,9 @@ def read_rows(path: LakePath, schema: pa.Schema, without: BitMap | None) -> Iter
         wanted = [name for name in schema.names if name in there]
         gone = None if without is None else as_array(without)
         for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=wanted):
-            rows = pa.Table.from_batches([batch])
+            # First of all: files of Arrow's own writers come back with view types, which have few
+            # functions.
+            rows = _conformed(pa.Table.from_batches([batch]), schema)
             if gone is not None:
                 a, b = np.searchsorted(gone, [first, first + len(batch)])
                 if b > a:
@@ -275,7 +277,7 @@ def read_rows(path: LakePath, schema: pa.Schema, without: BitMap | None) -> Iter
                     rows = rows.filter(pa.array(kept))
             first += len(batch)
             if len(rows):
-                yield _conformed(rows, schema)
+                yield rows
 
 
 def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -5,7 +5,7 @@ has them, deletion vectors too, and commits of actions that we made.
 
     _last_checkpoint ─▶ NNN.checkpoint.parquet ─▶ NNN+1.json … ─▶ Snapshot     (load, once a table)
     Snapshot ─▶ the commits behind it ─▶ Snapshot                              (refresh, each batch)
-    actions ─▶ NNN+1.json, where nothing is                                    (commit)
+    actions ─▶ NNN+1.json, where nothing is ─▶ Snapshot                        (commit)
 
 delta-rs reads logs, too, and its own writes leave deletion vectors as they are. But it makes none,
 and takes no action of its caller's but files that are added; so a commit that replaces a file's
@@ -24,6 +24,7 @@ Source: the Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconcil
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +37,7 @@ from spillway.storage.durable_files import put_new
 from spillway.storage.place import ObjectPath, StorageChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from spillway.storage.place import LakePath
 
@@ -73,6 +74,8 @@ class Snapshot:
     transactions: dict[str, int] = field(default_factory=dict)
     #: there was a checkpoint at this version
     checkpoint: int = -1
+    #: checksum of the newest commit's bytes; None: it was not read
+    tip: int | None = None
 
     @property
     def configuration(self) -> Mapping[str, str]:
@@ -131,10 +134,19 @@ def load(table: LakePath) -> Snapshot:
 def refresh(table: LakePath, snapshot: Snapshot) -> Snapshot:
     """Bring *snapshot* up to the table's newest version; return it, or another one that is.
 
+    Its newest commit must be there still, and the same: a table that was removed and made again has
+    a log of its own, in which the commit behind ours would be a gap.
+
     Raises:
         NotDirect: as :func:`load`.
     """
     log = table / "_delta_log"
+    try:
+        tip = zlib.crc32(_path(log, snapshot.version).read_bytes())
+    except FileNotFoundError:
+        tip = None
+    if tip is None or tip != snapshot.tip:
+        return load(table)
     _follow(log, snapshot)
     # Behind a checkpoint old commits may be gone, and the next one is no sign of the end then.
     hint = _last_checkpoint(log)
@@ -146,14 +158,15 @@ def refresh(table: LakePath, snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-def commit(table: LakePath, version: int, actions: Iterable[Action]) -> None:
-    """Make *actions* the table's version *version*, durably; what they name is durable already.
+def commit(table: LakePath, snapshot: Snapshot, actions: Sequence[Action]) -> None:
+    """Make *actions* the version after *snapshot*, which is that one then, durably; what they name
+    is durable already.
 
     Raises:
         Lost: there is such a version.
         OSError, LakeError: it could not be written; on object storage it may have been.
     """
-    path = _path(table / "_delta_log", version)
+    path = _path(table / "_delta_log", snapshot.version + 1)
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
     try:
         if isinstance(path, ObjectPath):
@@ -166,6 +179,9 @@ def commit(table: LakePath, version: int, actions: Iterable[Action]) -> None:
             raise Lost(str(path)) from error
     except FileExistsError as error:
         raise Lost(str(path)) from error
+    snapshot.add(actions)
+    snapshot.version += 1
+    snapshot.tip = zlib.crc32(text.encode())
 
 
 def _path(log: LakePath, version: int) -> LakePath:
@@ -175,11 +191,12 @@ def _path(log: LakePath, version: int) -> LakePath:
 def _follow(log: LakePath, snapshot: Snapshot) -> None:
     while True:
         try:
-            text = _path(log, snapshot.version + 1).read_text(encoding="utf-8")
+            data = _path(log, snapshot.version + 1).read_bytes()
         except FileNotFoundError:
             return
-        snapshot.add(json.loads(line) for line in text.split("\n") if line)
+        snapshot.add(json.loads(line) for line in data.split(b"\n") if line)
         snapshot.version += 1
+        snapshot.tip = zlib.crc32(data)
 
 
 def _last_checkpoint(log: LakePath) -> dict[str, Any] | None:
@@ -209,6 +226,10 @@ def _read_checkpoint(log: LakePath, hint: Mapping[str, Any], snapshot: Snapshot)
                 for value in column.filter(pc.is_valid(column)).to_pylist():
                     snapshot.add([{name: _plain(name, value)}])
     snapshot.version = snapshot.checkpoint = version
+    try:
+        snapshot.tip = zlib.crc32(_path(log, version).read_bytes())
+    except FileNotFoundError:
+        snapshot.tip = None
 
 
 def _plain(kind: str, value: Action) -> Action:

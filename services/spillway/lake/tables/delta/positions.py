@@ -136,6 +136,10 @@ class _Source:
     first_row: int = 0
 
 
+class NoIndex(NotDirect):
+    """The index of keys has no place: its directory can't be written."""
+
+
 class PositionTable:
     """One table; a process has one of it, for all its threads (:func:`position_table`)."""
 
@@ -151,6 +155,9 @@ class PositionTable:
         self._rows: dict[str, int] = {}
         #: files that a fold in the background is at
         self._folding: set[str] = set()
+        #: rounds of it that are going on
+        self._folds = 0
+        self._retired = False
 
     def snapshot(self) -> Snapshot:
         """Return the table's newest version.
@@ -159,6 +166,8 @@ class PositionTable:
             NotDirect: the table, or its log, is of a kind that is not merged so.
         """
         with self._lock:
+            if self._retired:
+                raise NotDirect("the table was closed meanwhile")
             before, self._snapshot = self._snapshot, None
             found = log.load(self._table) if before is None else log.refresh(self._table, before)
             beyond = found.features - _FEATURES
@@ -174,6 +183,15 @@ class PositionTable:
                 raise NotDirect("column mapping")
             self._snapshot = found
             return found
+
+    @property
+    def is_folding(self) -> bool:
+        """Whether a fold in the background is going on."""
+        return self._folds > 0
+
+    def has_vectors(self) -> bool:
+        """Say whether the table may have deletion vectors."""
+        return FEATURE in self.snapshot().features
 
     def is_wanted(self) -> bool:
         """Say whether the table is merged so: it has vectors already, or is no small one."""
@@ -204,19 +222,16 @@ class PositionTable:
             files = list(self._appended(set_rows, set_codes, shape, index))
             actions += [{"add": file} for file in files]
             failpoint("lake.before_commit")
-            version = found.version + 1
             try:
-                log.commit(self._table, version, actions)
+                log.commit(self._table, found, actions)
             except Lost:
                 # Of any other failure nobody knows whether the commit is there: what it may name
                 # stays, for VACUUM to remove.
                 self._abandon([file["path"] for file in files], index)
                 raise
-            found.add(actions)
-            found.version = version
             failpoint("lake.before_index")
             self._settle(index, [file["path"] for file in files])
-            return version
+            return found.version
 
     def fold_small(self, shape: Shape) -> bool:
         """Make one file of small ones of a class where there are many; return whether it was
@@ -242,6 +257,15 @@ class PositionTable:
         Returns how many files were written anew. Files that others have replaced meanwhile stay for
         the next round.
         """
+        with self._lock:
+            self._folds += 1
+        try:
+            return self._fold_all(shape, held)
+        finally:
+            with self._lock:
+                self._folds -= 1
+
+    def _fold_all(self, shape: Shape, held: Callable[[], AbstractContextManager[Any]]) -> int:
         with self._lock:
             found = self.snapshot()
             groups: defaultdict[tuple[Any, ...], list[Action]] = defaultdict(list)
@@ -281,8 +305,16 @@ class PositionTable:
         with self._lock:
             if self._index is not None:
                 self._index.close()
+                # A fold may have it in hand still.
+                self._index.give_up()
             self._index, self._snapshot = None, None
             self._vectors.clear()
+
+    def retire(self) -> None:
+        """Close it for good: its index may be another object's from now on."""
+        with self._lock:
+            self.close()
+            self._retired = True
 
     def _settle(self, index: KeyIndex, files: Sequence[str]) -> None:
         """Have the index cover *files*, which are committed."""
@@ -293,6 +325,7 @@ class PositionTable:
         except OSError as error:
             # The commit is there; the next one begins with what the index has on its disk.
             _log.warning("the index of keys of %s is opened anew: %s", self._table, error)
+            index.give_up()
             self._index = None
 
     def _abandon(self, files: Sequence[str], index: KeyIndex) -> None:
@@ -306,7 +339,13 @@ class PositionTable:
     def _cover(self, found: Snapshot, shape: Shape) -> KeyIndex:
         """Return the index, with the places of all of the table's rows."""
         if self._index is None or self._indexed != shape.key_types:
-            self._index = KeyIndex(self._index_directory, shape.key_types)
+            if self._index is not None:
+                self._index.give_up()
+                self._index = None
+            try:
+                self._index = KeyIndex(self._index_directory, shape.key_types)
+            except OSError as error:
+                raise NoIndex(f"the index of keys can't be opened: {error}") from error
             self._indexed = shape.key_types
         index = self._index
         covered = index.files()
@@ -400,10 +439,12 @@ class PositionTable:
             index = self._cover(self.snapshot(), shape)
             before = [_Source(file["path"], file, self._vector(file).copy()) for file in files]
             self._folding.update(source.path for source in before)
+        new_name = ""
         try:
             values = files[0].get("partitionValues") or {}
             sources = []
             with DataFile(self._table, shape.columns, shape.key, values) as new:
+                new_name = new.name
                 for source in before:
                     sources.append(replace(source, first_row=new.rows))
                     path = file_path(self._table, source.action)
@@ -418,14 +459,18 @@ class PositionTable:
                     done = self._put_in_place(sources, new, action)
                 except Lost:
                     done = False
-                if done:
-                    self._settle(index, [new.name])
-                else:
+                if not done:
                     self._abandon([new.name], index)
-            return done
+                elif index is self._index:
+                    self._settle(index, [new.name])
+        except BaseException:
+            # The file is nobody's, or a commit that may be there names it; its rows are found then.
+            index.drop(new_name)
+            raise
         finally:
             with self._lock:
                 self._folding.difference_update(source.path for source in before)
+        return done
 
     def _put_in_place(self, sources: Sequence[_Source], new: DataFile, action: Action) -> bool:
         """Commit a folded file; False: what it was made of is not there any more."""
@@ -452,9 +497,7 @@ class PositionTable:
                 self._remember(new.name, descriptor, after)
                 action = {**self._with_vector(action, descriptor), "dataChange": False}
             actions.append({"add": action})
-        log.commit(self._table, found.version + 1, actions)
-        found.add(actions)
-        found.version += 1
+        log.commit(self._table, found, actions)
         return True
 
     def _vector(self, file: Action) -> BitMap:
@@ -506,9 +549,11 @@ def position_table(lake: LakePath, folder: str, index: Path) -> PositionTable:
                 path = path / part
             table = _tables[lake, folder] = PositionTable(path, index)
         _tables.move_to_end((lake, folder))
-        closed = [_tables.popitem(last=False)[1] for _ in range(len(_tables) - _TABLES_MAX)]
+        # One that is being folded has files of its index in hand: its turn comes later.
+        idle = [key for key, each in _tables.items() if each is not table and not each.is_folding]
+        closed = [_tables.pop(key) for key in idle[: max(0, len(_tables) - _TABLES_MAX)]]
     for each in closed:
-        each.close()
+        each.retire()
     return table
 
 

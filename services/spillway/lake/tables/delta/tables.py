@@ -66,6 +66,7 @@ from spillway.lake.tables.delta.merge import (
 from spillway.lake.tables.delta.positions import (
     FEATURE,
     Mark,
+    NoIndex,
     PositionTable,
     Shape,
     position_table,
@@ -429,6 +430,11 @@ class DeltaTables:
                     return self._merge_by_position(
                         table, name, start_lsn, columns, key, batch, at_hand
                     )
+                except NoIndex as error:
+                    # Without an index files are written anew, as in a table that is small.
+                    if table.has_vectors():
+                        raise
+                    _log.warning("%s is merged by rewriting: %s", name, error)
                 finally:
                     # It has a log of its own: what delta-rs has open is older now.
                     self._tables.forget(self._path / CURRENT / name)
@@ -546,13 +552,13 @@ class DeltaTables:
             if FEATURE not in found.features:
                 return False
             made = partitions.made_with(found.fields)
-            derived = set(partitions.names(made))
-            schema = self.schema(CURRENT, name)
+            plain = [field for field in found.fields if not partitions.made_with([field])]
+            schema = StructType.fromJson({"type": "struct", "fields": plain})
             key = json.loads(found.configuration.get(KEY_PROPERTY) or "[]")
-            if schema is None or not key:
+            if not key:
                 return False
-            plain = [field for field in schema if field.name not in derived]
-            table.fold(Shape(pa.schema(plain), tuple(key), made), held)
+            columns = to_arrow_schema(schema, timezone="UTC")
+            table.fold(Shape(columns, tuple(key), made), held)
         except NotDirect as error:
             _log.debug("%s is Spark's to compact: %s", name, error)
             return False
