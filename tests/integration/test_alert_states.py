@@ -226,7 +226,7 @@ async def test_events_are_searched_by_what_they_say_and_by_who_did_it(
         ]
     )
 
-    async def found(search: str, **where: str) -> list[str]:
+    async def found(search: str, **where: Any) -> list[str]:
         return [one.title for one in await Alerts(metadata).events(9, search=search, **where)]
 
     assert await found("SLOT a") == ["Slot A was dropped"]
