@@ -109,7 +109,13 @@ async def listening(
     grpc_bound = ConnectionBound("gRPC", doors.limits.grpc, doors.connections_per_address)
     pg_bound = ConnectionBound("PostgreSQL", doors.limits.pg, doors.connections_per_address)
     admin = Admin(
-        engine, subscriptions, token=doors.token, version=__version__, gate=gate, sampler=sampler
+        engine,
+        subscriptions,
+        token=doors.token,
+        version=__version__,
+        gate=gate,
+        sampler=sampler,
+        alerts=alerts,
     )
     app = create_app(
         engine,

@@ -121,32 +121,22 @@ ACTIONS: Final = (
     # Users have no pages.
     Action("GET /v1/users", "user list", "the command spillway user list"),
     Action("POST /v1/users", "user create", "the command spillway user create"),
-    Action("GET /v1/events", "event list", "the command spillway event list"),
-    Action("GET /v1/alerts", "alert list", "the command spillway alert list"),
-    Action("GET /v1/alerts/messages", "alert messages", "the command spillway alert messages"),
-    Action("GET /v1/alerts/rules", "alert rule list", "the command spillway alert rule list"),
-    Action(
-        "PUT /v1/alerts/rules/{rule}",
-        "alert rule set {rule}",
-        "the command spillway alert rule set {rule}",
-    ),
-    Action(
-        "DELETE /v1/alerts/rules/{rule}",
-        "alert rule drop {rule}",
-        "the command spillway alert rule drop {rule}",
-    ),
-    Action(
-        "GET /v1/alerts/channels", "alert channel list", "the command spillway alert channel list"
-    ),
+    Action("GET /v1/events", "event list", "the page Events"),
+    Action("GET /v1/alerts", "alert list", "the page Alerts"),
+    Action("GET /v1/alerts/messages", "alert messages", "the list of messages on the page Alerts"),
+    Action("GET /v1/alerts/rules", "alert rule list", "the page Alerts"),
+    Action("PUT /v1/alerts/rules/{rule}", "alert rule set {rule}", "“Add rule” on the page Alerts"),
+    Action("DELETE /v1/alerts/rules/{rule}", "alert rule drop {rule}", "“Drop” on the rule's page"),
+    Action("GET /v1/alerts/channels", "alert channel list", "the page Alerts"),
     Action(
         "PUT /v1/alerts/channels/{channel}",
         "alert channel set {channel}",
-        "the command spillway alert channel set {channel}",
+        "“Add channel” on the page Alerts",
     ),
     Action(
         "POST /v1/alerts/channels/{channel}/test",
         "alert channel test {channel}",
-        "the command spillway alert channel test {channel}",
+        "“Test” on the page Alerts",
     ),
 )
 

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from harness.browser import check_axe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from playwright.sync_api import Page
@@ -20,7 +21,11 @@ HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</scrip
 
 
 def test_who_changed_this_row(
-    slot: str, shop: Database, service: Service, page: Page, tmp_path: Path
+    slot: str,
+    shop: Database,
+    service: Service,
+    page: Page,
+    tmp_path: Path,
 ) -> None:
     number = shop.value(
         "INSERT INTO orders (customer_id, total, status) VALUES (7, 19.90, 'new') RETURNING id"
@@ -69,3 +74,23 @@ def test_who_changed_this_row(
     first.get_by_role("button", name=f"Rewind {slot}").click()
     expect(page.get_by_role("heading", name=slot)).to_be_visible()
     assert service.call("GET", f"/slots/{slot}")["confirmed_flush_lsn"] == committed
+
+
+def test_from_where_one_is(
+    slot: str, shop: Database, service: Service, page: Page, picture: Callable[..., None]
+) -> None:
+    """The pages of a slot, a source and a table lead to what happened there."""
+    shop.execute("INSERT INTO customers VALUES (77, 'Ada', 'Linz')")
+    shop.execute("ALTER TABLE customers REPLICA IDENTITY FULL")
+    shop.execute("UPDATE customers SET city = 'Wien' WHERE id = 77")
+    shop.execute("ALTER TABLE customers REPLICA IDENTITY DEFAULT")
+    service.wait_decoded(slot, shop)
+    page.goto(f"/ui/slots/{slot}")
+    page.get_by_role("link", name="All that is retained").click()
+    expect(page.get_by_label("Database")).to_have_value("shop")
+    expect(page.locator("article.change").first).to_be_visible()
+    page.goto("/ui/sources/main")
+    page.get_by_role("link", name="public.customers").click()
+    expect(page.get_by_label("Table")).to_have_value("public.customers")
+    expect(page.locator("article.change").first).to_contain_text("Wien")
+    picture(page, "changes")

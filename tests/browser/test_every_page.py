@@ -15,7 +15,7 @@ from harness.browser import check_axe
 from harness.service import service_in_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Page
@@ -34,20 +34,33 @@ PAGES = {
     "create a slot": "/ui/slots/new",
     "subscription": "/ui/subscriptions/filled",
     "create a subscription": "/ui/subscriptions/new",
+    "alerts": "/ui/alerts",
+    "add a rule": "/ui/alerts/new-rule",
+    "a rule": "/ui/alerts/rules/everything",
+    "add a channel": "/ui/alerts/new-channel",
+    "a channel": "/ui/alerts/channels/mail",
+    "events": "/ui/events?kind=action",
     "no such page": "/ui/nowhere",
     "no such slot": "/ui/slots/nowhere",
 }
 
 
 @pytest.fixture
-def filled(slot: str, subscription: str, shop: Database, service: Service) -> None:
+def filled(slot: str, subscription: str, shop: Database, service: Service) -> Iterator[None]:
     """Something on every page: a slot with changes of each kind and a long name in them."""
+    mail = {"kind": "email", "host": "smtp.example", "from": "a@b", "to": ["c@d"], "user": "u"}
+    service.call("PUT", "/alerts/channels/mail", json={**mail, "password": "p"})
+    rule = {"channels": ["mail"], "enabled": False, "limits": {"lag_s": 60}, "hold_s": 5}
+    service.call("PUT", "/alerts/rules/everything", json=rule)
     shop.execute("INSERT INTO visits VALUES (now(), %s)", ["a-long-value-without-a-space-" * 12])
     shop.execute("INSERT INTO orders (customer_id, total, status) VALUES (1, 10, 'new')")
     shop.execute("UPDATE orders SET status = 'paid'")
     shop.execute("DELETE FROM orders")
     shop.execute("TRUNCATE orders")
     service.wait_decoded(slot, shop)
+    yield
+    service.call("DELETE", "/alerts/rules/everything")
+    service.call("DELETE", "/alerts/channels/mail")
 
 
 def _open_everything(page: Page) -> None:

@@ -19,6 +19,7 @@ from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import AlertNotDelivered, InvalidRequest
 from spillway.store import alerts as alert_store
 from spillway.store.metadata import MetadataStore
+from spillway.store.rows import EventRow
 from spillway.watch.findings import Finding
 
 if TYPE_CHECKING:
@@ -211,6 +212,34 @@ async def test_slack_gets_its_form(metadata: MetadataStore) -> None:
         ((_, body),) = receiver.got
         assert b'"text": "[test] Test: Spillway can reach channel s"' in body
         assert b'"type": "mrkdwn"' in body
+
+
+async def test_events_are_searched_by_what_they_say_and_by_who_did_it(
+    metadata: MetadataStore,
+) -> None:
+    who = {"address": "192.0.2.7", "client": "psql_18", "protocol": "REST", "user": "Jürgen"}
+    await metadata.events.add(
+        [
+            EventRow(kind="action", title="Slot A was dropped", caller=who),
+            EventRow(kind="problem", title="Source m receives no WAL", detail="it is 100% full"),
+            EventRow(kind="problem", title="Source m is slow", detail="1000 of them"),
+        ]
+    )
+
+    async def found(search: str, **where: Any) -> list[str]:
+        return [one.title for one in await Alerts(metadata).events(9, search=search, **where)]
+
+    assert await found("SLOT a") == ["Slot A was dropped"]
+    assert await found("source M") == ["Source m is slow", "Source m receives no WAL"]
+    assert await found("source m", kind="action") == []
+    # What the database has a meaning for is looked for as it is.
+    assert await found("100%") == ["Source m receives no WAL"]
+    assert await found("psql_1") == ["Slot A was dropped"]
+    assert await found("psqlx1") == []
+    for said in ("jürgen", "192.0.2.7", "psql"):
+        assert await found(said) == ["Slot A was dropped"]
+    # Not what it is written with.
+    assert await found("address") == []
 
 
 def test_secrets_stay_and_are_not_sent_elsewhere() -> None:

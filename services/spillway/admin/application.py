@@ -17,7 +17,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from spillway.admin.access import AccessCheck, Sessions, is_page, set_cookie
+from spillway.admin.alert_pages import AlertPages
 from spillway.admin.change_pages import ChangePages
+from spillway.admin.event_pages import EventPages
 from spillway.admin.live import Streams
 from spillway.admin.overview_pages import OverviewPages
 from spillway.admin.rendering import Pages
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Scope
 
+    from spillway.admin.page_group import PageGroup
+    from spillway.alerts.registry import Alerts
     from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
 
@@ -39,7 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class Admin:
-    """The admin UI of one service. Made on the event loop."""
+    """The admin UI of one service. Made on the event loop.
+
+    Without *alerts* it has no pages of alerts and events.
+    """
 
     def __init__(
         self,
@@ -50,6 +57,7 @@ class Admin:
         version: str,
         gate: TokenGate | None = None,
         sampler: Sampler | None = None,
+        alerts: Alerts | None = None,
     ) -> None:
         self.sessions = Sessions(token)
         self._gate = gate or TokenGate(token)
@@ -58,8 +66,11 @@ class Admin:
         self._streams = Streams()
         parts = (self._pages, engine, subscriptions, self._sampler, self._streams)
         groups = (OverviewPages, SourcePages, SlotPages, SubscriptionPages, ChangePages)
+        made: list[PageGroup] = [group(*parts) for group in groups]
+        if alerts is not None:
+            made += [AlertPages(alerts, *parts), EventPages(alerts, *parts)]
         routes = [
-            *(route for group in groups for route in group(*parts).routes()),
+            *(route for group in made for route in group.routes()),
             Route("/ui/login", self._login, methods=["GET", "POST"]),
             Route("/ui/logout", self._logout, methods=["POST"]),
             Route("/ui", self._home),

@@ -201,12 +201,13 @@ class Alerts:
         *,
         before: int | None = None,
         since: datetime | None = None,
+        search: str | None = None,
         **where: str | None,
     ) -> list[EventRow]:
         """Return what happened, the newest first; see
         :meth:`spillway.store.events.EventTable.last`.
         """
-        return await self._events.last(limit, before=before, since=since, **where)
+        return await self._events.last(limit, before=before, since=since, search=search, **where)
 
     async def _note(self, title: str) -> None:
         event = EventRow(kind="action", title=title, caller=caller_document(caller()))

@@ -86,6 +86,11 @@ def checked_rule(name: str, given: Mapping[str, Any], channels: Sequence[str]) -
     )
 
 
+def new_rule() -> AlertRuleRow:
+    """Return a rule of which nothing is said, for a form to begin with."""
+    return AlertRuleRow(name="")
+
+
 def limits_of(rule: AlertRuleRow) -> Limits:
     """Return from where on amounts are findings to *rule*."""
     values = dict(rule.limits)

@@ -26,6 +26,9 @@ def list_events(
     source: Annotated[str | None, typer.Option(help="Only of this source.")] = None,
     slot: Annotated[str | None, typer.Option(help="Only of this slot.")] = None,
     subscription: Annotated[str | None, typer.Option(help="Only of this subscription.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Only with this in what it says, or in who did it.")
+    ] = None,
     since: Annotated[
         str | None, typer.Option(help="Only from then on: 2026-11-23T08:00:00Z.")
     ] = None,
@@ -40,6 +43,7 @@ def list_events(
         "source": source,
         "slot": slot,
         "subscription": subscription,
+        "search": search,
         "since": since,
         "before": before,
         "limit": limit,

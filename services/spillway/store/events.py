@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, insert, or_, select
 
 from spillway.store.rows import EventRow
 from spillway.store.schema import EVENTS
@@ -57,12 +57,20 @@ class EventTable:
         *,
         before: int | None = None,
         since: datetime | None = None,
+        search: str | None = None,
         **where: str | None,
     ) -> list[EventRow]:
         """Return events, the newest first: below the id *before*, not older than *since*, and equal
         in the columns that *where* names (kind, severity, source, slot, subscription).
+
+        *search* is looked for in the title, the detail and who did it, in any case.
         """
         statement = select(EVENTS)
+        if search is not None:
+            who = [EVENTS.c.caller[name].as_string() for name in ("address", "client", "user")]
+            columns = (EVENTS.c.title, EVENTS.c.detail, *who)
+            found_in = [column.icontains(search, autoescape=True) for column in columns]
+            statement = statement.where(or_(*found_in))
         for column, value in where.items():
             if value is not None:
                 statement = statement.where(EVENTS.c[column] == value)

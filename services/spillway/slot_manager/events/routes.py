@@ -13,7 +13,7 @@ from spillway.slot_manager.events.models import EventList, EventView
 router = APIRouter(prefix="/events", tags=["events"])
 
 _PARAMETERS = frozenset(
-    {"kind", "severity", "source", "slot", "subscription", "since", "before", "limit"}
+    {"kind", "severity", "source", "slot", "subscription", "search", "since", "before", "limit"}
 )
 
 
@@ -26,6 +26,14 @@ async def list_events(
     source: str | None = None,
     slot: str | None = None,
     subscription: str | None = None,
+    search: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=200,
+            description="In the title, the detail and who did it, in any case.",
+        ),
+    ] = None,
     since: Annotated[datetime | None, Query(description="With its time zone.")] = None,
     before: Annotated[int | None, Query(ge=1, description="Only those below this id.")] = None,
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 100,
@@ -43,6 +51,7 @@ async def list_events(
         limit + 1,
         before=before,
         since=since,
+        search=search,
         kind=kind,
         severity=severity,
         source=source,
