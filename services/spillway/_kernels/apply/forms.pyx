@@ -206,7 +206,7 @@ cdef bint read_time(const uint8_t* text, uint32_t size, int64_t* value) noexcept
     """Read HH:MM:SS[.ffffff], before 24:00:00; microseconds since midnight."""
     cdef int hours, minutes, seconds
     cdef int64_t fraction = 0
-    cdef uint32_t i
+    cdef uint32_t _
     if size < 8 or size > 15 or size == 9 or text[2] != c":" or text[5] != c":":
         return False
     hours = digits(text, 2)
@@ -218,7 +218,7 @@ cdef bint read_time(const uint8_t* text, uint32_t size, int64_t* value) noexcept
         fraction = digits(text + 9, size - 9)
         if text[8] != c"." or fraction < 0:
             return False
-        for i in range(15 - size):
+        for _ in range(15 - size):
             fraction *= 10
     value[0] = (<int64_t>hours * 3600 + minutes * 60 + seconds) * 1000000 + fraction
     return True
