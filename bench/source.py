@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 def flushed_lsn(database: Database) -> Lsn:
     """Return where WAL ends, everything before it being in the files."""
     with database.connect() as connection:
-        # A transaction that is forced to disk takes what is before it along.
-        connection.execute("SET synchronous_commit = on")
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        end = Lsn.parse(row[0])
+        # A commit record behind that: nobody waits for it, but WAL is written up to it soon.
         connection.execute("SELECT txid_current()")
-        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-    assert row is not None
-    return Lsn.parse(row[0])
+        while True:
+            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+            assert row is not None
+            if (flushed := Lsn.parse(row[0])) >= end:
+                return flushed
+            time.sleep(0.01)
 
 
 def decoding_state(

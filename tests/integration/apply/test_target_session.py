@@ -117,6 +117,23 @@ def test_what_is_flushed_is_known(plan: TargetPlan) -> None:
         assert session.recorded == session.flush() == Lsn(0x200)
 
 
+def test_what_is_said_to_be_flushed_is_in_the_files(plan: TargetPlan, pg: Database) -> None:
+    with pg.connect() as there:
+        # Nobody else is to write it meanwhile.
+        there.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        there.execute("SELECT pg_reload_conf()")
+    try:
+        with TargetSession(plan) as session:
+            for value in range(1, 9):
+                _write(session, value)
+                end = session.commit(Position(0x100 * value))
+                assert session.flush() == Lsn(0x100 * value)
+                assert Lsn.parse(pg.value("SELECT pg_current_wal_flush_lsn()::text")) >= end
+    finally:
+        pg.execute("ALTER SYSTEM RESET wal_writer_delay")
+        pg.execute("SELECT pg_reload_conf()")
+
+
 def test_prepared_transactions_have_their_positions(plan: TargetPlan, pg: Database) -> None:
     with TargetSession(plan) as session:
         _write(session, 1)

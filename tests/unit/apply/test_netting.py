@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -358,8 +359,90 @@ def test_tables_without_a_key_take_inserts_alone() -> None:
         ("bytea", b"\\x0", None),
         ("bytea", b"\\000", None),
         ("jsonb", b"[]", b"\1[]"),
+        ("time", b"23:59:59.999999", struct.pack(">q", 86_399_999_999)),
+        ("time", b"00:00:01.5", struct.pack(">q", 1_500_000)),
+        ("time", b"24:00:00", None),
+        ("time", b"12:00:00.", None),
+        ("time", b"12:00:00+01", None),
+        ("numeric", b"0", struct.pack(">hhHH", 0, 0, 0, 0)),
+        ("numeric", b"-0.00", struct.pack(">hhHH", 0, 0, 0, 2)),
+        ("numeric", b"123456.7", struct.pack(">hhHHHHH", 3, 1, 0, 1, 12, 3456, 7000)),
+        ("numeric", b"-0.000000012", struct.pack(">hhHHHH", 2, -2, 0x4000, 9, 1, 2000)),
+        ("numeric", b"100000000", struct.pack(">hhHHH", 1, 2, 0, 0, 1)),
+        ("numeric", b"NaN", struct.pack(">hhHH", 0, 0, 0xC000, 0)),
+        ("numeric", b"Infinity", None),
+        ("numeric", b"1e5", None),
+        ("numeric", b"1.", None),
+        ("numeric", b".1", None),
+        ("numeric", b"-", None),
+        ("numeric", b"1.2.3", None),
+        ("numeric", b"9" * 1001, None),
+        ("float8", b"-0", struct.pack(">d", -0.0)),
+        ("float8", b"NaN", struct.pack(">Q", 0x7FF8 << 48)),
+        ("float8", b"-Infinity", struct.pack(">d", float("-inf"))),
+        ("float8", b"1e+308", struct.pack(">d", 1e308)),
+        ("float8", b"1e+309", None),
+        ("float8", b"1e-400", None),
+        ("float8", b"5e-324", struct.pack(">d", 5e-324)),
+        ("float8", b"inf", None),
+        ("float8", b"0x10", None),
+        ("float8", b"1e5", None),
+        ("float8", b"1.5.0", None),
+        ("float8", b" 1", None),
+        ("float8", b"1,5", None),
+        ("float8", b"1" * 32, None),
+        ("float4", b"1e-40", struct.pack(">f", 1e-40)),
+        ("float4", b"1e+39", None),
+        ("float4", b"Infinity", struct.pack(">f", float("inf"))),
+        ("float4", b"16777217", struct.pack(">f", 16777216.0)),
         ("literal", b"1", None),
     ],
 )
 def test_binary_forms(form: str, text: bytes, expected: bytes | None) -> None:
     assert binary(FORMS[form], text) == expected
+
+
+def test_floats_are_the_nearest() -> None:
+    """Against Python's own reading, which rounds correctly."""
+    draw = random.Random(7)
+    for _ in range(20_000):
+        value = draw.choice(
+            [
+                struct.unpack(">d", draw.randbytes(8))[0],
+                draw.randrange(10**6) * 0.37,
+                draw.randrange(10**18) / 10 ** draw.randrange(23),
+            ]
+        )
+        if value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
+            continue
+        text = repr(value).removesuffix(".0").encode()
+        assert binary(FORMS["float8"], text) == struct.pack(">d", value), text
+        plain = f"{value:.{draw.randrange(6)}f}".encode()
+        if len(plain) <= 31:
+            expected = struct.pack(">d", float(plain))
+            assert binary(FORMS["float8"], plain) == expected, plain
+
+
+def test_numerics_are_what_they_were() -> None:
+    """Put together again from base 10,000."""
+    draw = random.Random(7)
+    for _ in range(5_000):
+        whole = str(draw.randrange(10 ** draw.randrange(1, 40)))
+        scale = draw.randrange(25)
+        behind = (
+            "." + f"{draw.randrange(10 ** draw.randrange(scale + 1)):0{scale}d}" if scale else ""
+        )
+        text = draw.choice(["", "-"]) + whole + behind
+        made = binary(FORMS["numeric"], text.encode())
+        assert made is not None
+        count, weight, sign, kept = struct.unpack_from(">hhHH", made)
+        digits = struct.unpack(f">{count}H", made[8:])
+        assert count == 0 or (digits[0] and digits[-1])
+        with localcontext() as exact:
+            exact.prec = 100
+            value = sum(
+                (Decimal(digit).scaleb(4 * (weight - i)) for i, digit in enumerate(digits)),
+                Decimal(0),
+            )
+            assert (-value if sign else value) == Decimal(text), text
+        assert kept == scale

@@ -21,6 +21,10 @@ cdef enum:
     FORM_DATE = 9
     FORM_TIMESTAMP = 10
     FORM_TIMESTAMPTZ = 11
+    FORM_NUMERIC = 12
+    FORM_FLOAT8 = 13
+    FORM_FLOAT4 = 14
+    FORM_TIME = 15
 
 
 cdef bint put_binary(

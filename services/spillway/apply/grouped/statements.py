@@ -34,8 +34,8 @@ _TEXT_OID: Final = 25
 _BOX_OID: Final = 603
 _FORMS: Final = {
     16: "bool", 17: "bytea", 20: "int8", 21: "int2", 23: "int4", 25: "text", 114: "text",
-    1042: "text", 1043: "text", 1082: "date", 1114: "timestamp", 1184: "timestamptz",
-    2950: "uuid", 3802: "jsonb",
+    700: "float4", 701: "float8", 1042: "text", 1043: "text", 1082: "date", 1083: "time",
+    1114: "timestamp", 1184: "timestamptz", 1700: "numeric", 2950: "uuid", 3802: "jsonb",
 }  # fmt: skip
 #: Types of which two values that are equal are the same.
 _SAME_IF_EQUAL: Final = frozenset({16, 20, 21, 23, 26, 1082, 1114, 1184, 2950})

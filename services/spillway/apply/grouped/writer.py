@@ -31,6 +31,7 @@ from psycopg import pq
 from spillway._kernels.apply.netting import steps
 from spillway.apply.grouped import statements
 from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.session import lsn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -208,6 +209,12 @@ class GroupedWriter:
         if tables is None or made is None:
             self.give_up()
             return self._decline(_NOT_BY_KEY)
+        if not (group.is_piece or self._goes_on) and _only_inserts(made, tables):
+            if made:
+                self._insert_and_commit(made, tables, head)
+            else:
+                self._session.passed(head.end_lsn)
+            return True
         mismatch = self._write(made, tables)
         if mismatch:
             self.give_up()
@@ -219,6 +226,20 @@ class GroupedWriter:
             else:
                 self._session.passed(head.end_lsn)
         return True
+
+    def _insert_and_commit(
+        self, made: Sequence[Step], tables: Plans, head: TransactionHead
+    ) -> None:
+        """Write new rows and commit, in one round trip: an INSERT writes all of its rows or fails,
+        and behind what failed nothing is done. So nobody needs to look before the commit.
+        """
+        pipeline = self._begun()
+        for step in made:
+            self._add(pipeline, step, tables)
+        ended = 0
+        for query in self._session.commit_queries(head):
+            ended = pipeline.add(query)
+        self._session.committed(head, lsn_of(pipeline.run()[ended]))
 
     def plans(self, group: ChangeGroup) -> Plans | None:
         """What to do with each table; None when one can't be written so. Tables that are not to be
@@ -273,10 +294,7 @@ class GroupedWriter:
         """Write steps into an open transaction, which is begun if there is none; return what is not
         as expected, "" if all is.
         """
-        pipeline = _Pipeline(self._pgconn)
-        if made and not self._goes_on:
-            pipeline.add(b"BEGIN")
-            pipeline.add(statements.PLANNER_SQL)
+        pipeline = self._begun() if made and not self._goes_on else _Pipeline(self._pgconn)
         expected: list[tuple[int, Step]] = []
         for step in made:
             if step.kind == "truncate":
@@ -285,23 +303,35 @@ class GroupedWriter:
                     pipeline.add(statements.truncate_sql(step, names))
                     self.statements += 1
                 continue
-            assert step.relation is not None
-            query = statements.sql(tables[step.relation][0], step, self._origins)
-            if query is None:
-                # What was not sent is not in the way of a ROLLBACK.
-                return f"{_what(step)} sets a column that is generated always"
-            self.statements += 1
             if step.kind == "copy":
-                mismatch = self._mismatch(pipeline, expected) or self._copy(query, step)
+                mismatch = self._mismatch(pipeline, expected) or self._copy(step, tables)
                 expected.clear()
                 if mismatch:
                     return mismatch
                 continue
-            name = self._prepared.get(query)
-            if name is None:
-                name = self._new_name(query, pipeline)
-            expected.append((pipeline.execute(name, step.params, step.formats), step))
+            place = self._add(pipeline, step, tables)
+            if place is None:
+                # What was not sent is not in the way of a ROLLBACK.
+                return f"{_what(step)} sets a column that is generated always"
+            expected.append((place, step))
         return self._mismatch(pipeline, expected)
+
+    def _begun(self) -> _Pipeline:
+        pipeline = _Pipeline(self._pgconn)
+        pipeline.add(b"BEGIN")
+        pipeline.execute(self._name(statements.PLANNER_SQL, pipeline), (), ())
+        return pipeline
+
+    def _add(self, pipeline: _Pipeline, step: Step, tables: Plans) -> int | None:
+        """Add a step's statement; return its place among the results, None if it can't be said in
+        one.
+        """
+        assert step.relation is not None
+        query = statements.sql(tables[step.relation][0], step, self._origins)
+        if query is None:
+            return None
+        self.statements += 1
+        return pipeline.execute(self._name(query, pipeline), step.params, step.formats)
 
     def _mismatch(self, pipeline: _Pipeline, expected: Sequence[tuple[int, Step]]) -> str:
         """Have the pipeline done, and compare; return what differs."""
@@ -315,7 +345,11 @@ class GroupedWriter:
                 return f"{_what(step)} wrote {result.command_tuples}"
         return ""
 
-    def _copy(self, query: bytes, step: Step) -> str:
+    def _copy(self, step: Step, tables: Plans) -> str:
+        assert step.relation is not None
+        query = statements.sql(tables[step.relation][0], step, self._origins)
+        assert query is not None
+        self.statements += 1
         with self._connection.cursor() as cursor:
             with cursor.copy(query) as copy:
                 copy.write(step.params[0])
@@ -323,8 +357,12 @@ class GroupedWriter:
                 return ""
             return f"{_what(step)} wrote {cursor.rowcount}"
 
-    def _new_name(self, query: bytes, pipeline: _Pipeline) -> bytes:
-        """Prepare a statement; the one that was prepared first goes when there are too many."""
+    def _name(self, query: bytes, pipeline: _Pipeline) -> bytes:
+        """Return what a statement is prepared as, and prepare it if it is not; the one that was
+        prepared first goes when there are too many.
+        """
+        if (known := self._prepared.get(query)) is not None:
+            return known
         if len(self._prepared) >= _PREPARED_MAX:
             oldest = next(iter(self._prepared))
             pipeline.add(b"DEALLOCATE " + self._prepared.pop(oldest))
@@ -379,6 +417,14 @@ class GroupedWriter:
             [own, f"{own}_"],
         ).fetchall()
         return tuple(int(number) for (number,) in rows)
+
+
+def _only_inserts(made: Sequence[Step], tables: Plans) -> bool:
+    """Whether all steps are INSERTs into ordinary tables: a partition's trigger may take a row."""
+    return all(
+        one.kind == "insert" and one.relation is not None and tables[one.relation][0].kind == "r"
+        for one in made
+    )
 
 
 #: pg_xact_commit_timestamp_origin is there from 14 on.

@@ -231,7 +231,7 @@ class TargetSession:
         Raises:
             psycopg.Error: it is not committed, or, when the connection broke, perhaps not.
         """
-        lsn = _lsn(self._run(self.commit_statements(head)))
+        lsn = lsn_of(self._run(self.commit_statements(head)))
         self.committed(head, lsn)
         return lsn
 
@@ -239,12 +239,17 @@ class TargetSession:
         """Return :meth:`commit`'s statements for the simple protocol; the last gives the LSN that
         :meth:`committed` takes.
         """
+        return b" ".join(query + b";" for query in self.commit_queries(head))
+
+    def commit_queries(self, head: Head) -> list[bytes]:
+        """Return :meth:`commit`'s statements, one by one."""
         # An LSN, a time and a quoted name.
-        update = "UPDATE spillway.progress SET remote_lsn = '{}', commit_time = '{}' WHERE {}; "
+        update = "UPDATE spillway.progress SET remote_lsn = '{}', commit_time = '{}' WHERE {}"
         position = update.format(
             Lsn(head.end_lsn), _time(head), f"subscription = {self._literal()}"
         ).encode()
-        return position + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
+        setup = self._xact_setup(head).removesuffix(b"; ")
+        return [position, *([setup] if setup else ()), b"COMMIT", _INSERT_LSN]
 
     def prepare(self, head: Head, gid: str) -> int:
         """PREPARE TRANSACTION what is open, and then keep *head*'s position: a row in the prepared
@@ -324,7 +329,7 @@ class TargetSession:
                 f"DELETE FROM spillway.committed WHERE subscription = {self._literal()}"  # noqa: S608
                 f" AND end_lsn <= '{Lsn(head.end_lsn)}'; "
             )
-        return _lsn(self._run(tidy.encode() + self.commit_statements(head)))
+        return lsn_of(self._run(tidy.encode() + self.commit_statements(head)))
 
     def commit_ahead(self, head: Head, from_lsn: int) -> int:
         """Commit what is open before something that is earlier at the source, of which this begins
@@ -338,7 +343,7 @@ class TargetSession:
             f" ({self._literal()}, '{Lsn(from_lsn)}', '{Lsn(head.end_lsn)}'); "
         )
         ended = insert.encode() + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
-        return _lsn(self._run(ended))
+        return lsn_of(self._run(ended))
 
     def find_committed_ahead(self) -> None:
         """Look for what lanes have committed ahead, move the position behind what is whole of it,
@@ -402,7 +407,7 @@ class TargetSession:
             return self._flushed
         if time.monotonic() - self._pending[0][2] >= _FLUSH_AFTER_S:
             self._flush()
-        local_lsn = _lsn(self._run(b"SELECT pg_catalog.pg_current_wal_flush_lsn()"))
+        local_lsn = lsn_of(self._run(b"SELECT pg_catalog.pg_current_wal_flush_lsn()"))
         while self._pending and self._pending[0][1] <= local_lsn:
             self._flushed = max(self._flushed, Lsn(self._pending.popleft()[0]))
         return self._flushed
@@ -421,8 +426,8 @@ class TargetSession:
         """Have the target flush what was committed, by a commit that waits for it."""
         self._run(
             b"BEGIN; SET LOCAL synchronous_commit TO local;"
-            # Without an xid there is no commit record.
-            b" SELECT pg_catalog.pg_current_xact_id(); COMMIT"
+            # A commit waits only if its transaction wrote WAL before it: an xid alone is none.
+            b" SELECT pg_catalog.pg_logical_emit_message(true, 'spillway', ''); COMMIT"
         )
         self._flushed = max(self._flushed, Lsn(self._pending[-1][0]))
         self._pending.clear()
@@ -588,7 +593,8 @@ def grant_origins_sql(role: str) -> str:
     return f"GRANT EXECUTE ON FUNCTION {functions} TO {quote_identifier(role)};"
 
 
-def _lsn(result: pq.abc.PGresult) -> Lsn:
+def lsn_of(result: pq.abc.PGresult) -> Lsn:
+    """Return the LSN that a commit's last statement gave."""
     value = result.get_value(0, 0)
     return Lsn.parse((value or b"0/0").decode())
 
