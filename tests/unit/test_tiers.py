@@ -29,6 +29,7 @@ LONG_ALONE: Final = {
     },
     "many tables; the first tier copies and follows a few": {
         "integration/apply/test_subscription_postgres.py::test_five_hundred_tables",
+        "integration/walsender/test_create_subscription.py::test_five_hundred_tables",
     },
     "kills, again and again; the first tier kills at chosen points: lake/test_crash, "
     "lake/test_initial_load, unit/lake/test_merge_by_position, fault/test_serve_killed, "

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from spillway.pg.character_checks import CHECKED, check_of
 from spillway.pg.character_maps import WIDE_ENCODINGS, character_map, of_single_bytes
 from spillway.pg.direct_maps import DIRECT, KEEPS_STRAYS, direct_map
 from spillway.pg.encoding import server_encoding
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 
 UTF8: Final = "UTF8"
 SQL_ASCII: Final = "SQL_ASCII"
+MULE_INTERNAL: Final = "MULE_INTERNAL"
 #: The option by which the port tells pgoutput of both encodings, "EUC_JP/SJIS" for one.
 SEND_ENCODING: Final = "spillway.send_encoding"
-#: Which no database is served in, and PostgreSQL converts UTF8 neither from nor to.
-MULE_INTERNAL: Final = "MULE_INTERNAL"
 
 
 class TextRules(NamedTuple):
@@ -42,18 +42,20 @@ def is_converted(server: str, client: str) -> bool:
     """Whether text of a database in *server* can be sent to a client of *client*, both by
     PostgreSQL's names.
     """
-    if MULE_INTERNAL in (server, client):
+    if server == MULE_INTERNAL or (server, client) == (UTF8, MULE_INTERNAL):
+        # No database is served in it, and PostgreSQL converts UTF8 neither from nor to it.
         return False
     if client in (UTF8, SQL_ASCII, server) or server == UTF8 or (server, client) in DIRECT:
         return True
-    # What a database in SQL_ASCII has would have to be looked through for other bytes.
-    return server == SQL_ASCII and client not in WIDE_ENCODINGS
+    return server == SQL_ASCII
 
 
 def text_rules(server: str, client: str) -> TextRules:
     """Return the rules for a pair that :func:`is_converted`; the first time makes its map, in
     some tens of milliseconds.
     """
+    if server == SQL_ASCII and client in CHECKED:
+        return TextRules(check_of(client), keeps_strays=False)
     if client in (SQL_ASCII, server) or (server == SQL_ASCII and client != UTF8):
         # A client in a single-byte encoding takes any byte of a database that has none.
         own = None if server in (UTF8, SQL_ASCII) else characters_of(server)

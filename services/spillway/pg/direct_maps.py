@@ -8,7 +8,8 @@ map here goes from a character to what PostgreSQL makes of its place in the serv
 What the server's encoding has and Unicode has not is lost on the way: bytes that are no character
 here. A test holds each character that there is against servers of each major.
 
-Source: src/backend/utils/mb/conversion_procs/: cyrillic_and_mic, latin2_and_win1250,
+Source: src/backend/utils/mb/conversion_procs/: cyrillic_and_mic, latin_and_mic, latin2_and_win1250,
+euc_cn_and_mic, euc_kr_and_mic, src/include/mb/pg_wchar.h,
 euc_jp_and_sjis, euc2004_sjis2004, euc_tw_and_big5
 """
 
@@ -76,6 +77,19 @@ _BIG5_CELLS: Final = 157
 _BIG5_LOW_CELLS: Final = 63
 _PLANE: Final = 10_000
 
+_MULE: Final = "MULE_INTERNAL"
+#: What stands before a character in MULE_INTERNAL: the set that it is of.
+_MULE_SETS: Final = {"LATIN1": 0x81, "LATIN2": 0x82, "LATIN3": 0x83, "LATIN4": 0x84, "KOI8R": 0x8B}
+_MULE_SETS_OF_EUC: Final = {"EUC_CN": 0x91, "EUC_JP": 0x92, "EUC_KR": 0x93, "EUC_TW": 0x95}
+#: Encodings that become another one first.
+_MULE_THROUGH: Final = {
+    "WIN1250": "LATIN2", "ISO_8859_5": "KOI8R", "WIN1251": "KOI8R", "WIN866": "KOI8R",
+}  # fmt: skip
+_MULE_JIS_KATAKANA, _MULE_JIS_MORE = b"\x89", b"\x94"
+_MULE_CNS_2: Final = b"\x96"
+#: CNS 11643's planes from the third on are private sets.
+_MULE_PRIVATE, _MULE_CNS_3, _MULE_CNS_7 = 0x9D, 0xF6, 0xFA
+
 #: server's encoding, client's encoding
 DIRECT: Final = frozenset(
     {
@@ -85,6 +99,7 @@ DIRECT: Final = frozenset(
         ("EUC_JP", "SJIS"),
         ("EUC_JIS_2004", "SHIFT_JIS_2004"),
         ("EUC_TW", "BIG5"),
+        *((one, _MULE) for one in (*_MULE_SETS, *_MULE_SETS_OF_EUC, *_MULE_THROUGH)),
     }
 )
 #: Of which bytes that are no character go out as they are.
@@ -97,7 +112,9 @@ def direct_map(server: str, client: str) -> CharacterMap:
     :data:`DIRECT`.
     """
     places: dict[str, bytes]
-    if server in _CYRILLIC:
+    if client == _MULE:
+        places = _mule(server)
+    elif server in _CYRILLIC:
         places = _cyrillic(server, client)
     elif server.startswith(("LATIN", "WIN")):
         places = _latin2(server_encoding(server).codec, server_encoding(client).codec)
@@ -106,6 +123,36 @@ def direct_map(server: str, client: str) -> CharacterMap:
         places = {text: convert(place, text) for text, place in _places(character_map(server))}
     singles = {text: place for text, place in places.items() if place and len(text) == 1}
     return packed(singles, {text: place for text, place in places.items() if len(text) > 1})
+
+
+def _mule(server: str) -> dict[str, bytes]:
+    if server in _MULE_SETS_OF_EUC:
+        own = _places(character_map(server))
+        return {text: _mule_of_euc(server, place) for text, place in own}
+    through = _MULE_THROUGH.get(server, server)
+    before = bytes((_MULE_SETS[through],))
+    if through != server:
+        own = _places(direct_map(server, through))
+    else:
+        codec = server_encoding(server).codec
+        every = (bytes((byte,)) for byte in range(0x80, 0x100))
+        own = ((place.decode(codec, "ignore"), place) for place in every)
+    return {text: before + place for text, place in own if text}
+
+
+def _mule_of_euc(server: str, place: bytes) -> bytes:
+    lead, rest = place[0], place[1:]
+    if lead == _SINGLE_SHIFT_3:
+        return _MULE_JIS_MORE + rest
+    if lead != _SINGLE_SHIFT_2:
+        return bytes((_MULE_SETS_OF_EUC[server],)) + place
+    if server == "EUC_JP":
+        return _MULE_JIS_KATAKANA + rest
+    if rest[0] == _PLANE_2:
+        return _MULE_CNS_2 + rest[1:]
+    private = rest[0] - _PLANE_2 - 1 + _MULE_CNS_3
+    # A database in EUC_TW takes no plane beyond that.
+    return bytes((_MULE_PRIVATE, private)) + rest[1:] if private <= _MULE_CNS_7 else b""
 
 
 def _cyrillic(server: str, client: str) -> dict[str, bytes]:

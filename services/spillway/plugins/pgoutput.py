@@ -392,7 +392,7 @@ def _read(
         options, context.server_version_num, context.encoding
     )
     parsed = parse_options(rest, context.server_version_num, complete=complete)
-    if complete and parsed.binary and parsed.send_encoding is not None:
+    if complete and parsed.binary and parsed.send_encoding not in (None, (UTF8, UTF8)):
         # Its rules are made when there is something to be sent, not when options are checked.
         server, client = parsed.send_encoding
         settings = dataclasses.replace(

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidOption
 from spillway.pg.character_maps import WIDE_ENCODINGS
-from spillway.pg.client_text import SEND_ENCODING, SQL_ASCII, UTF8, is_converted
+from spillway.pg.client_text import (
+    MULE_INTERNAL,
+    SEND_ENCODING,
+    SQL_ASCII,
+    UTF8,
+    is_converted,
+)
 from spillway.pg.encoding import SERVER_ENCODINGS
 from spillway.pg.identifier import split_identifiers
 from spillway.pg.versions import Since, refuses_empty_proto_version
@@ -247,7 +253,7 @@ def _origin(value: str) -> bool:
 
 def _send_encoding(option: str, value: str) -> tuple[str, str]:
     server, _, client = value.partition("/")
-    names = {UTF8, SQL_ASCII, *SERVER_ENCODINGS, *WIDE_ENCODINGS}
+    names = {UTF8, SQL_ASCII, MULE_INTERNAL, *SERVER_ENCODINGS, *WIDE_ENCODINGS}
     if not {server, client} <= names or not is_converted(server, client):
         raise _refused(
             f'"{value}" is no conversion of text',

@@ -5,8 +5,8 @@ test_decoding and its like write goes out as the server has it, whatever the cli
 service's own messages are in UTF-8 (:mod:`spillway._kernels.walsender.text_conversion` does it).
 
 What is converted into what, and how: :mod:`spillway.pg.client_text`. All that PostgreSQL converts
-is, but for MULE_INTERNAL, and for text of a database in SQL_ASCII, which is sent as it is: to a
-client in an encoding of several bytes a character it is refused.
+is, but that no database in MULE_INTERNAL is served. Text of a database in SQL_ASCII is sent as it
+is; for a client in an encoding of several bytes a character it is looked through.
 
 With ``binary`` text stands within values in their send format, which only the plugin can tell: it
 converts that, by an option of the service's own (``spillway.send_encoding``).
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from spillway._kernels.walsender.text_conversion import TextConversion
 from spillway.pg.boolean import parse_bool
 from spillway.pg.client_text import (
+    MULE_INTERNAL,
     SEND_ENCODING,
     SQL_ASCII,
     UTF8,
@@ -115,8 +116,11 @@ class ClientEncoding:
     @property
     def codec(self) -> str:
         """Python's codec of what the client sends."""
-        if self.client == SQL_ASCII:
+        if SQL_ASCII in (self.client, self.server):
+            # The database has no other encoding to convert it into.
             return "utf-8"
+        if self.client == MULE_INTERNAL:
+            return "ascii"
         return _CLIENT_CODECS.get(self.client) or server_encoding(self.client).codec
 
     def conversion(self, plugin: str) -> TextConversion | None:
@@ -134,10 +138,12 @@ class ClientEncoding:
 
     def plugin_options(self, plugin: str, options: Mapping[str, str]) -> dict[str, str]:
         """Return what tells a plugin with *options* of the client's encoding, where that matters to
-        what it writes.
+        what it writes; *options* are the slot's with the client's over them.
         """
         is_binary = plugin == "pgoutput" and parse_bool(options.get("binary", "off"))
-        if not is_binary or self.server == self.client == UTF8:
+        is_told = SEND_ENCODING in options or not self.server == self.client == UTF8
+        # What a slot has of it is another client's.
+        if not is_binary or not is_told:
             return {}
         return {SEND_ENCODING: f"{self.server}/{self.client}"}
 

@@ -10,11 +10,12 @@ Source: src/backend/replication/slot.c, logical.c, walsender.c
 
 from __future__ import annotations
 
-import os
+import zlib
 from typing import Final
 
 from spillway.errors import (
     InvalidOption,
+    InvalidSlotName,
     LsnNotRetained,
     SessionEnded,
     SlotActive,
@@ -32,6 +33,18 @@ _OPTION_SQLSTATES: Final = {
     "client sent proto_version=": "0A000",
 }
 _MAJOR_OF_INVALIDATION_CAUSE: Final = 18
+
+
+#: Above what any backend has (Linux's pid_max), so that a stream is never taken for one.
+_FIRST_PID: Final = 1 << 24
+_PID_BITS: Final = 0x3FFFFF
+
+
+def shown_pid(slot_name: str) -> int:
+    """Return the number that stands for a slot's stream, in rows and in errors: the same for as
+    long as there is the slot, and no backend's of the source.
+    """
+    return _FIRST_PID + (zlib.crc32(slot_name.encode()) & _PID_BITS)
 
 
 class WireError(Exception):
@@ -71,7 +84,7 @@ def told(error: SpillwayError, major: int) -> WireError:
         case SlotActive():
             return WireError(
                 error.sqlstate,
-                f'replication slot "{slot}" is active for PID {os.getpid()}',
+                f'replication slot "{slot}" is active for PID {shown_pid(slot)}',
                 detail=error.message,
             )
         case SlotInvalidated():
@@ -101,6 +114,9 @@ def told(error: SpillwayError, major: int) -> WireError:
                 state for text, state in _OPTION_SQLSTATES.items() if error.message.startswith(text)
             )
             return WireError(next(found, error.sqlstate), error.message)
+        case InvalidSlotName() if error.message.endswith("invalid character"):
+            # This hint is PostgreSQL's.
+            return WireError(error.sqlstate, error.message, hint=error.hint)
         case StorageError():
             # Not the client's doing: whoever reads its log is to know what mends it.
             return WireError(error.sqlstate, error.message, hint=error.hint)

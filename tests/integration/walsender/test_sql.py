@@ -380,6 +380,55 @@ def test_slots(pg: Database, tmp_path: Path) -> None:
             assert ours.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
 
 
+_REFUSED = [
+    "SELECT pg_create_logical_replication_slot('Bad', 'test_decoding')",
+    "SELECT pg_create_logical_replication_slot('f', 'test_decoding', false, false, true)",
+    "SELECT pg_logical_slot_peek_changes('s', NULL, NULL, 'odd')",
+    "SELECT pg_logical_slot_peek_changes('none', NULL, NULL)",
+    "SELECT pg_copy_logical_replication_slot('none', 'other')",
+    "SELECT pg_replication_slot_advance('none', '0/1')",
+    "SELECT pg_drop_replication_slot('none')",
+]
+
+
+def test_what_is_refused(pg: Database, tmp_path: Path) -> None:
+    """With the server's SQLSTATE; a hint that it has is there. Who has a slot is named by the
+    number that its row has, which is no backend's of the source.
+    """
+    with serving(pg, tmp_path) as (service, _):
+        create_user(service, "bob", pg.name, run_sql=True, manage_slots=True)
+        bobs = dsn_of(service, "bob", pg.name)
+        with psycopg.connect(bobs, autocommit=True) as ours, pg.connect() as theirs:
+            made = "SELECT pg_create_logical_replication_slot('s', 'test_decoding')"
+            for side in (ours, theirs):
+                side.execute(made.encode())
+            for statement in _REFUSED:
+                if "'f'" in statement and pg.cluster.major >= 17:
+                    continue
+                found: list[psycopg.Error] = []
+                for side in (theirs, ours):
+                    with pytest.raises(psycopg.Error) as refused:
+                        side.execute(statement.encode())
+                    found.append(refused.value)
+                expected, error = found
+                assert error.sqlstate == expected.sqlstate, statement
+                hints = error.diag.message_hint, expected.diag.message_hint
+                assert bool(hints[0]) == bool(hints[1]), statement
+            with ReplicationClient(bobs) as reader:
+                reader.start("s")
+                for statement in (
+                    "pg_drop_replication_slot('s')",
+                    "pg_replication_slot_advance('s', '0/1')",
+                ):
+                    with pytest.raises(psycopg.errors.ObjectInUse) as active:
+                        ours.execute(f"SELECT {statement}".encode())
+                    row = ours.execute("SELECT active_pid FROM pg_replication_slots").fetchone()
+                    assert row is not None
+                    assert f"is active for PID {row[0]}" in str(active.value)
+                    assert row[0] > 4_194_304
+            theirs.execute("SELECT pg_drop_replication_slot('s')")
+
+
 def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
     """Forms of the field: drivers with parameters, and without."""
     constant: list[tuple[str, list[object] | None]] = [

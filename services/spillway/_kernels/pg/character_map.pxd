@@ -11,12 +11,15 @@ cdef struct MapNumbers:
     const uint32_t* pair
     size_t pair_count
     bint is_gb18030
+    # NULL, or text is checked by these states and stays as it is
+    const uint8_t* checks
 
 
 cdef class CharacterMap:
     # As given.
     cdef readonly bytes codes
     cdef readonly bytes pairs
+    cdef readonly bytes checks
     cdef MapNumbers numbers
 
 
@@ -34,6 +37,9 @@ cdef enum:
 
 # How many bytes a character of UTF-8 has by its first one: pg_utf_mblen.
 cdef size_t announced(uint8_t lead) noexcept nogil
+
+# How many bytes an error shows of what convert_characters has left there.
+cdef size_t shown_bytes(const MapNumbers* numbers, const Place* place) noexcept nogil
 
 # Convert *size* bytes of UTF-8; NULL for *numbers*: they stay UTF-8, and are checked. Bytes that
 # are no characters pass with *keeps_strays*, otherwise they are failures. 1: there is what can't

@@ -5,6 +5,9 @@ The service's text is in UTF-8. Into another encoding each character is looked u
 text becomes twice as long at most. A conversion that stays in UTF-8 has nothing to do but to find
 bytes that are no characters: they went through the service unchanged.
 
+A database in SQL_ASCII is not in UTF-8. Its text stays what it is, and is only held against the
+states that bytes of the client's encoding go through (:mod:`spillway.pg.character_checks`).
+
 Source: UtfToLocal (src/backend/utils/mb/conv.c), pg_utf_mblen, pg_utf8_islegal
 (src/common/wchar.c)
 """
@@ -18,6 +21,10 @@ cdef enum:
     BMP = 0x10000
     # In a map's pairs: two code points and the bytes.
     PAIR_NUMBERS = 3
+    # In its checks: how long a character is by its first byte, and then a state each.
+    STATE_BYTES = 256
+    WHOLE = 0
+    NO_STATE = 0xFF
 
 
 cdef size_t announced(uint8_t lead) noexcept nogil:
@@ -89,6 +96,15 @@ cdef inline uint32_t both(const MapNumbers* numbers, uint32_t first,
     return 0
 
 
+cdef int check_states(bytes checks) except -1:
+    # A state that isn't there would be read behind the table.
+    states = len(checks) // STATE_BYTES - 1
+    if len(checks) % STATE_BYTES or (checks and states < 1) or any(
+            state != NO_STATE and state >= states for state in checks[STATE_BYTES:]):
+        raise ValueError("checks are of 256 lengths and states of 256 bytes")
+    return 0
+
+
 cdef class CharacterMap:
     """The characters of an encoding that begins with ASCII.
 
@@ -97,11 +113,15 @@ cdef class CharacterMap:
             none. In the machine's byte order, as pairs are.
         pairs: characters that Unicode writes as two: both code points, and the bytes.
         is_gb18030: what is beyond *codes* is counted as GB18030 does.
+        checks: text is not converted, but must go through these states: 256 lengths of characters
+            by their first byte, then for each state 256 that follow; 0 is between characters, 0xFF
+            none. Empty: it is converted.
     """
 
-    def __init__(self, codes, pairs=b"", is_gb18030=False):
+    def __init__(self, codes, pairs=b"", is_gb18030=False, checks=b""):
         if len(codes) % sizeof(uint32_t) or len(pairs) % (PAIR_NUMBERS * sizeof(uint32_t)):
             raise ValueError("a map is made of numbers of four bytes")
+        check_states(bytes(checks))
         self.codes = bytes(codes)
         self.pairs = bytes(pairs)
         self.numbers.code = <const uint32_t*>PyBytes_AS_STRING(self.codes)
@@ -109,6 +129,8 @@ cdef class CharacterMap:
         self.numbers.pair = <const uint32_t*>PyBytes_AS_STRING(self.pairs)
         self.numbers.pair_count = len(pairs) // (PAIR_NUMBERS * sizeof(uint32_t))
         self.numbers.is_gb18030 = is_gb18030
+        self.checks = bytes(checks)
+        self.numbers.checks = NULL if not checks else <const uint8_t*>PyBytes_AS_STRING(self.checks)
 
     def encode(self, text):
         """Return *text* in the encoding; a byte that went in by ``surrogateescape`` comes out.
@@ -150,6 +172,43 @@ cdef inline size_t put_length(uint32_t place) noexcept nogil:
     return 3 if place < 0x1000000 else 4
 
 
+cdef size_t shown_bytes(const MapNumbers* numbers, const Place* place) noexcept nogil:
+    cdef size_t left = <size_t>(place.end - place.at)
+    cdef size_t length
+    if numbers == NULL or numbers.checks == NULL:
+        length = announced(place.at[0])
+    else:
+        length = numbers.checks[place.at[0]]
+        if numbers.is_gb18030 and length == 2 and left > 1 and 0x30 <= place.at[1] <= 0x39:
+            length = 4
+    return min(length, left)
+
+
+cdef int check_characters(const uint8_t* states, Place* place, size_t size) noexcept nogil:
+    """Copy *size* bytes, if all of them are whole characters; 1: there is one that is none, at
+    place.at up to place.end.
+    """
+    cdef const uint8_t* at = place.at
+    cdef const uint8_t* end = at + size
+    cdef const uint8_t* begun = at
+    cdef uint8_t state = WHOLE
+    while at < end:
+        if state == WHOLE:
+            begun = at
+        state = states[state * STATE_BYTES + at[0]]
+        if state == NO_STATE:
+            break
+        at += 1
+    if state != WHOLE:
+        place.at = begun
+        place.end = end
+        return 1
+    memcpy(place.out, place.at, size)
+    place.at = end
+    place.out += size
+    return 0
+
+
 cdef int convert_characters(
     const MapNumbers* numbers, bint keeps_strays, Place* place, size_t size
 ) noexcept nogil:
@@ -158,6 +217,8 @@ cdef int convert_characters(
     cdef uint8_t* out = place.out
     cdef size_t length, following, n
     cdef uint32_t place_code
+    if numbers != NULL and numbers.checks != NULL:
+        return check_characters(numbers.checks + STATE_BYTES, place, size)
     while at < end:
         if at[0] < 0x80:
             out[0] = at[0]

@@ -24,8 +24,8 @@ from spillway._kernels.pg.character_map cimport (
     CharacterMap,
     MapNumbers,
     Place,
-    announced,
     convert_characters,
+    shown_bytes,
 )
 
 cdef enum:
@@ -132,7 +132,7 @@ cdef class TextConversion:
             raise ValueError("a batch's messages are not whole")
         written = <size_t>(place.out - first)
         if outcome:
-            size = <uint32_t>min(announced(place.at[0]), <size_t>(place.end - place.at))
+            size = <uint32_t>shown_bytes(self._numbers, &place)
             self.failure = place.at[:size]
         return converted[:written], sizes[:done * sizeof(uint32_t)]
 

@@ -16,13 +16,12 @@ pg_logical_slot_get_changes_guts (logicalfuncs.c), pg_stat_get_wal_senders (wals
 from __future__ import annotations
 
 import json
-import zlib
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import NoConsumer, SpillwayError, UnknownSlot
 from spillway.pg.boolean import parse_bool
 from spillway.pg.lsn import Lsn
-from spillway.walsender.failures import WireError, told
+from spillway.walsender.failures import WireError, shown_pid, told
 from spillway.walsender.grammar import CreateSlot, DropSlot
 from spillway.walsender.sql.slot_columns import FUNCTIONS
 from spillway.walsender.sql.statements import CURRENT, Statement, may_speak_of_slots, rewrite
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
     from spillway.walsender.commands import Commands
     from spillway.walsender.sql.statements import Call, Value
 
-#: Above what any backend has (Linux's pid_max), so that a stream is never taken for one.
-_FIRST_PID: Final = 1 << 24
-_PID_BITS: Final = 0x3FFFFF
 _SEGMENT_BYTES: Final = 16 << 20
+#: The argument came with it.
+_MAJOR_OF_FAILOVER: Final = 17
 _BINARY_PLUGINS: Final = frozenset({"pgoutput"})
 
 #: what makes a slot, and what is of numbers
@@ -183,6 +181,13 @@ class Slots:
         plugin = given["plugin"]
         if plugin is None:
             return []
+        if given["failover"] is not None and self._commands.major < _MAJOR_OF_FAILOVER:
+            raise WireError(
+                "42883",
+                "function pg_create_logical_replication_slot(name, name, boolean, boolean, boolean)"
+                " does not exist",
+                hint="PostgreSQL has it from 17 on: leave the last argument out.",
+            )
         answer = await self._commands.run(
             CreateSlot(
                 slot_name,
@@ -223,7 +228,7 @@ class Slots:
         upto_lsn, upto_nchanges = given["upto_lsn"], given["upto_nchanges"]
         words = given.rest_from(3)
         if len(words) % 2:
-            raise WireError("22023", "array must have even number of elements")
+            raise WireError("0A000", "array must have even number of elements")
         if any(word is None for word in words):
             raise WireError("22004", "array must not contain nulls")
         pairs = [word or "" for word in words]
@@ -260,7 +265,7 @@ class Slots:
     ) -> list[Json] | None:
         for slot in slots:
             if call.of_slot is None:
-                is_meant = given["pid"] == str(_pid_of(slot))
+                is_meant = given["pid"] == str(shown_pid(slot.slot_name))
             else:
                 is_meant = slot.slot_name == given.rest[0]
             if is_meant and slot.active:
@@ -269,7 +274,7 @@ class Slots:
                     await self._engine.end_session(slot.slot_name)
                 except NoConsumer:
                     return []
-                return [{"ended": _pid_of(slot)}]
+                return [{"ended": shown_pid(slot.slot_name)}]
         return []
 
 
@@ -319,13 +324,6 @@ def _no_parameter(number: int, _: str) -> str | None:
     raise WireError("42P02", f"there is no parameter ${number}")
 
 
-def _pid_of(slot: SlotInfo) -> int:
-    """Return the number that stands for a slot's stream: the same for as long as there is the
-    slot.
-    """
-    return _FIRST_PID + (zlib.crc32(slot.slot_name.encode()) & _PID_BITS)
-
-
 def _row_of_slot(slot: SlotInfo) -> Json:
     return {
         "slot_name": slot.slot_name,
@@ -335,7 +333,7 @@ def _row_of_slot(slot: SlotInfo) -> Json:
         "database": slot.database,
         "temporary": slot.temporary,
         "active": slot.active,
-        "active_pid": _pid_of(slot) if slot.active else None,
+        "active_pid": shown_pid(slot.slot_name) if slot.active else None,
         "restart_lsn": _shown(_before(slot.restart_lsn)),
         "confirmed_flush_lsn": _shown(slot.confirmed_flush_lsn),
         "wal_status": slot.wal_status,
@@ -366,7 +364,7 @@ def _row_of_stream(slot: SlotInfo) -> Json:
     assert consumer is not None
     host, _, port = (consumer.address or "").rpartition(":")
     return {
-        "pid": _pid_of(slot),
+        "pid": shown_pid(slot.slot_name),
         "application_name": consumer.client or "",
         "client_addr": host.strip("[]") or None,
         "client_port": int(port) if port.isdigit() else None,

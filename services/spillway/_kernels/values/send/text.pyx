@@ -25,8 +25,8 @@ from spillway._kernels.pg.character_map cimport (
     GROWTH,
     CharacterMap,
     Place,
-    announced,
     convert_characters,
+    shown_bytes,
 )
 from spillway._kernels.values.type cimport TextSettings, TypeOutput
 from spillway.errors import ValueNotRepresentable
@@ -108,7 +108,7 @@ cdef int convert_utf8(ByteBuffer* out, size_t start, const SentRules* rules) exc
     try:
         if outcome:
             with gil:
-                refuse(place.at, min(announced(place.at[0]), <size_t>(place.end - place.at)))
+                refuse(place.at, shown_bytes(rules.numbers, &place))
         out.size = place.out - out.data
     finally:
         free(text)
