@@ -8,8 +8,12 @@ brings about in the midst of its work.
 
 So what stays is *set aside* (``gc.freeze``): the program's code once it listens, a session's
 catalog once the session has caught up. What is set aside is freed as ever when nothing refers to it
-any more; only cycles among it stay. So whoever ends such a thing asks for a look: the engine's
-upkeep has all looked through once, for all who asked, and what is left is set aside again.
+any more; only cycles among it stay. So whoever ends such a thing lets go of what is large in it by
+itself, and asks for a look, which finds the rest: the engine's upkeep has all looked through once,
+for all who asked, and what is left is set aside again.
+
+A look stops everything, too. So it waits for a calm moment: nothing was decoded for CALM_S. Where
+none comes, it is taken after LATEST_S, or when ASKS_MAX have asked, which bounds what waits for it.
 
 And it is *off* while much is made that stays: while a program is imported and started
 (:meth:`Collector.start`, a fifth of the imports' CPU otherwise), and while a catalog is read.
@@ -30,6 +34,12 @@ if TYPE_CHECKING:
 
 #: How long to gather what has ended before all is looked through.
 GATHER_S: Final = 5.0
+#: For how long nothing was decoded where it is calm.
+CALM_S: Final = 1.0
+#: A service that is never calm looks that long after the first who asked, or when so many have. A
+#: session that has ended leaves a few hundred kilobytes to be found.
+LATEST_S: Final = 3600.0
+ASKS_MAX: Final = 100
 
 
 class Collector:
@@ -49,6 +59,10 @@ class Collector:
         self._was_on = False
         # When somebody asked first since the last look; None: nobody has.
         self._asked_s: float | None = None
+        self._asks = 0
+        # What was decoded at the last look around, and since when that is so.
+        self._decoded = -1
+        self._calm_since_s = 0.0
         #: how often all was looked through, for who counts
         self.collections = 0
 
@@ -86,16 +100,29 @@ class Collector:
     def ask(self) -> None:
         """Have all looked through soon: something that was set aside has ended."""
         with self._lock:
-            if self._begun and self._asked_s is None:
-                self._asked_s = self._clock()
+            if self._begun:
+                if self._asked_s is None:
+                    self._asked_s = self._clock()
+                self._asks += 1
 
-    def look(self) -> None:
-        """Free cycles among what was set aside if somebody asked for that GATHER_S ago: once for
-        all who have since.
+    def look(self, decoded: int) -> None:
+        """Free cycles among what was set aside if somebody asked for that GATHER_S ago, and it is
+        calm or can't wait any more: once for all who have since.
+
+        To be called several times a second.
+
+        Args:
+            decoded: another number when anything was decoded since the last call.
         """
         with self._lock:
-            if self._asked_s is not None and self._clock() - self._asked_s >= GATHER_S:
-                self._asked_s = None
+            now_s = self._clock()
+            if decoded != self._decoded:
+                self._decoded, self._calm_since_s = decoded, now_s
+            if self._asked_s is None or now_s - self._asked_s < GATHER_S:
+                return
+            is_calm = now_s - self._calm_since_s >= CALM_S
+            if is_calm or now_s - self._asked_s >= LATEST_S or self._asks >= ASKS_MAX:
+                self._asked_s, self._asks = None, 0
                 gc.unfreeze()
                 gc.collect()
                 gc.freeze()
@@ -105,7 +132,7 @@ class Collector:
         """Set nothing aside any more: the program ends, or goes on without what was."""
         with self._lock:
             if self._begun:
-                self._begun, self._asked_s = False, None
+                self._begun, self._asked_s, self._asks = False, None, 0
                 gc.unfreeze()
             self._started()
 

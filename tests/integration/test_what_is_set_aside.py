@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import TYPE_CHECKING
 
 from harness.reception import wait_until
 from harness.service import service_in_process
 from spillway import serve
-from spillway.collector import GATHER_S, Collector
+from spillway.catalog.mirror import CatalogMirror
+from spillway.collector import CALM_S, GATHER_S, Collector
+from spillway.decoding.decoder import Decoder
 from spillway.service import engine as engine_module
 from spillway.sessions import session as session_module
 
@@ -53,5 +56,40 @@ def test_a_session_is_set_aside_and_looked_through_when_it_ended(
         service.call("DELETE", "/sources/main")
         assert (collector.set_asides, collector.asks) == (1, 1)
         collector.now_s += GATHER_S
-        wait_until(lambda: collector.collections, what="all is looked through")
+
+        def looked() -> int:
+            # That the session is gone is a change, too.
+            collector.now_s += CALM_S
+            return collector.collections
+
+        wait_until(looked, what="all is looked through")
     assert gc.get_freeze_count() == 0
+
+
+def test_a_session_that_ended_has_no_catalog_in_memory_before_that(
+    tmp_path: Path, pg: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is set aside, and part of a cycle, would stay until a calm moment comes."""
+    # One that sets nothing aside: what is set aside could not be found here.
+    monkeypatch.setattr(session_module, "collector", Collector())
+    kinds = (Decoder, CatalogMirror)
+    with service_in_process(tmp_path / "data") as service:
+        gc.collect()
+        before = {id(each) for each in gc.get_objects() if isinstance(each, kinds)}
+        service.create_source(pg.dsn)
+        service.create_slot("s", pg.name)
+        gc.disable()
+        try:
+            found = [
+                weakref.ref(each)
+                for each in gc.get_objects()
+                if isinstance(each, kinds) and id(each) not in before
+            ]
+            assert {type(each()) for each in found} == set(kinds)
+            service.drop_slot("s")
+            service.call("DELETE", "/sources/main")
+            wait_until(
+                lambda: not any(each() for each in found), what="its decoder and catalog are gone"
+            )
+        finally:
+            gc.enable()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spillway.collector import GATHER_S, Collector
+from spillway.collector import ASKS_MAX, CALM_S, GATHER_S, LATEST_S, Collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,29 +68,76 @@ def test_what_has_ended_is_looked_through_once_for_all(collector: Collector, clo
     collector.begin()
     cycles = [dead_cycle() for _ in range(3)]
     collector.set_aside()
-    collector.look()
+    collector.look(0)
     assert collector.collections == 0
     collector.ask()
     clock.now_s += GATHER_S - 1
     collector.ask()
-    collector.look()
+    collector.look(0)
     assert collector.collections == 0
     assert all(cycle() is not None for cycle in cycles)
     clock.now_s += 1
-    collector.look()
+    collector.look(0)
     assert collector.collections == 1
     assert all(cycle() is None for cycle in cycles)
     assert gc.get_freeze_count() > 0
     clock.now_s += 10 * GATHER_S
-    collector.look()
+    collector.look(0)
     assert collector.collections == 1
+
+
+def test_it_waits_while_changes_are_decoded(collector: Collector, clock: Clock) -> None:
+    collector.begin()
+    cycle = dead_cycle()
+    collector.set_aside()
+    collector.ask()
+    decoded = 0
+    for _ in range(40):
+        clock.now_s += GATHER_S
+        decoded += 1
+        collector.look(decoded)
+    clock.now_s += CALM_S / 2
+    collector.look(decoded)
+    assert collector.collections == 0
+    assert cycle() is not None
+    clock.now_s += CALM_S / 2
+    collector.look(decoded)
+    assert collector.collections == 1
+    assert cycle() is None
+
+
+def test_it_waits_for_a_calm_moment_not_for_ever(collector: Collector, clock: Clock) -> None:
+    collector.begin()
+    collector.ask()
+    clock.now_s += LATEST_S - 1
+    collector.look(1)
+    assert collector.collections == 0
+    clock.now_s += 1
+    collector.look(2)
+    assert collector.collections == 1
+
+
+def test_what_waits_for_a_calm_moment_is_bounded(collector: Collector, clock: Clock) -> None:
+    collector.begin()
+    for _ in range(ASKS_MAX - 1):
+        collector.ask()
+    clock.now_s += GATHER_S
+    collector.look(1)
+    assert collector.collections == 0
+    collector.ask()
+    collector.look(2)
+    assert collector.collections == 1
+    collector.ask()
+    clock.now_s += GATHER_S
+    collector.look(3)
+    assert collector.collections == 1, "they are counted anew"
 
 
 def test_it_is_left_alone_where_nobody_began(collector: Collector, clock: Clock) -> None:
     collector.set_aside()
     collector.ask()
     clock.now_s += GATHER_S
-    collector.look()
+    collector.look(0)
     assert (gc.get_freeze_count(), collector.collections) == (0, 0)
 
 

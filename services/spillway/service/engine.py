@@ -848,7 +848,7 @@ class Engine:
     def _trim_before(self, horizons: Mapping[tuple[str, str], int]) -> None:
         self._reserve.look()
         self._sources.trim(horizons)
-        collector.look()
+        collector.look(self._sources.decoded)
         # It reads a file of /proc. A process that is out of descriptors has other worries, and the
         # next look comes soon.
         with contextlib.suppress(OSError):

@@ -545,6 +545,11 @@ class Sources:
         """Whether every source has decoded what was stored when it was brought up, or can't."""
         return all(source.is_settled for source in self._sources.values())
 
+    @property
+    def decoded(self) -> int:
+        """A number that is another one when anything was decoded."""
+        return sum(source.decoded for source in self.all())
+
     def trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
         """Drop what nobody needs; blocks."""
         for name, source in tuple(self._sources.items()):

@@ -232,6 +232,8 @@ class Session:
             self._thread.join()
         self._mending.stop()
         self._log.close()
+        # Who has asked for this session may have it for a while: not with a catalog in memory.
+        self._decoder = None
         if self._is_set_aside:
             collector.ask()
 

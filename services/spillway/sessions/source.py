@@ -383,6 +383,11 @@ class Source:
             self._complete and all(s.is_settled for s in tuple(self._sessions.values()))
         )
 
+    @property
+    def decoded(self) -> int:
+        """The sum of how far each database is decoded, which is for comparing only."""
+        return sum(session.decoded_lsn for session in tuple(self._sessions.values()))
+
     # -- sessions -----------------------------------------------------------------------------
 
     def session_of(self, database: str) -> Session | None:

@@ -250,8 +250,12 @@ class _Walk:
         of.readers.add(reader)
 
     def leave(self, reader: RecordReader) -> None:
-        """Have *reader* no more."""
+        """Have *reader* no more; with nothing that refers to it, so that what it reads for goes
+        with it.
+        """
         self.readers.discard(reader)
+        if self.away is reader:
+            self.away = None
         if (of := self.databases.get(reader.database_oid)) is not None:
             of.readers.discard(reader)
             if not of.readers:

@@ -84,9 +84,24 @@ _PLAIN_SETTINGS: Final = frozenset(
         "wal_segment_size", "wal_sender_timeout",
     }
 )  # fmt: skip
+#: What clients ask as they begin, and a server can't change while it runs.
+FIXED_SETTINGS: Final = frozenset({"data_directory_mode", "integer_datetimes", "wal_segment_size"})
+#: How long the answer to one of those is given again: it may have been another server's start.
+_FIXED_S: Final = 60.0
 #: What pg_recvlogical can't begin without, where the source was never asked and can't be now: the
 #: mode that gives away least.
 _UNASKED: Final = {"data_directory_mode": "0700"}
+
+
+class Setting(NamedTuple):
+    """What a source has answered to SHOW."""
+
+    column: str
+    value: str
+    #: whom it was asked by
+    dsn: str
+    #: when, by time.monotonic()
+    asked_s: float
 
 
 class Answer(NamedTuple):
@@ -130,7 +145,7 @@ class Commands:
         engine: EngineInterface,
         user: UserRow,
         database: ServedDatabase,
-        settings: dict[tuple[str, str], tuple[str, str]],
+        settings: dict[tuple[str, str], Setting],
     ) -> None:
         self._engine = engine
         self._user = user
@@ -333,15 +348,24 @@ class Commands:
         # Every server has that one.
         database = self._database.name or "postgres"
         dsn = self._engine.conninfo(self._database.source, database)
-        try:
-            self._settings[key] = await asyncio.to_thread(_ask_setting, dsn, name)
-        except SourceError:
-            if key not in self._settings:
-                if name not in _UNASKED:
-                    raise
-                return Answer(((name, TEXT),), (_UNASKED[name],))
-        column, value = self._settings[key]
-        return Answer(((column, TEXT),), (value,))
+        known = self._settings.get(key)
+        if not (
+            name in FIXED_SETTINGS
+            and known is not None
+            and known.dsn == dsn
+            and time.monotonic() - known.asked_s < _FIXED_S
+        ):
+            asked_s = time.monotonic()
+            try:
+                column, value = await asyncio.to_thread(_ask_setting, dsn, name)
+            except SourceError:
+                if known is None:
+                    if name not in _UNASKED:
+                        raise
+                    return Answer(((name, TEXT),), (_UNASKED[name],))
+            else:
+                known = self._settings[key] = Setting(column, value, dsn, asked_s)
+        return Answer(((known.column, TEXT),), (known.value,))
 
     async def end_export(self) -> None:
         """Give up the snapshot that the command before has exported, if any: each command begins

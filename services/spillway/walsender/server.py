@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface
     from spillway.tls import ServerCertificate
     from spillway.users.registry import Users
-    from spillway.walsender.commands import Commands
+    from spillway.walsender.commands import Commands, Setting
     from spillway.walsender.handshake import Connection
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class WalsenderServer:
         #: by the number that each may be cancelled with, which two sources may have given
         self._sessions: defaultdict[int, set[Session]] = defaultdict(set)
         self._pids = itertools.count(_FIRST_PID)
-        self._settings: dict[tuple[str, str], tuple[str, str]] = {}
+        self._settings: dict[tuple[str, str], Setting] = {}
         self._upstreams = Upstreams(engine, rules.sql_connections)
 
     async def serve(self, listener: socket.socket) -> None:

@@ -28,7 +28,7 @@ from spillway.receiver.connect_errors import quote_identifier
 from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages
 from spillway.walsender.client_encoding import ClientEncoding
-from spillway.walsender.commands import Answer, Commands
+from spillway.walsender.commands import FIXED_SETTINGS, Answer, Commands
 from spillway.walsender.copy_stream import (
     BATCH_BYTES,
     ClientGone,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
+    from spillway.walsender.commands import Setting
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
     from spillway.walsender.sql.upstream import Upstreams
@@ -110,7 +111,7 @@ class Session:
         address: str,
         engine: EngineInterface,
         users: Users,
-        settings: dict[tuple[str, str], tuple[str, str]],
+        settings: dict[tuple[str, str], Setting],
         upstreams: Upstreams,
         *,
         needs_tls: bool,
@@ -472,10 +473,12 @@ class Session:
 
     async def _show(self, commands: Commands, command: Show) -> bool:
         """Have the client's own session say what a setting is; False: there is no such session, and
-        there can't be one now.
+        there can't be one now, or it need not be opened for that.
         """
         sql = self._session_sql
         if self._kind == "physical" or not commands.may_run_sql:
+            return False
+        if command.name in FIXED_SETTINGS and not sql.is_open:
             return False
         try:
             await sql.open()

@@ -27,7 +27,7 @@ from harness.replication_client import Failure, ReplicationClient
 from spillway.cli.program import main
 from spillway.pg.lsn import Lsn
 from spillway.tls import TlsFiles
-from spillway.walsender import handshake
+from spillway.walsender import commands, handshake
 from spillway.walsender.copy_stream import CopyStream
 
 if TYPE_CHECKING:
@@ -348,3 +348,49 @@ def _all_of(connection: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return data
+
+
+def test_what_a_server_cant_change_is_asked_once_for_all_who_begin(
+    pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pg_recvlogical asks as it begins; a session on the source for each costs more than it."""
+    asked: list[str] = []
+
+    def ask(dsn: str, name: str) -> tuple[str, str]:
+        asked.append(name)
+        return ask_setting(dsn, name)
+
+    ask_setting = commands._ask_setting
+    monkeypatch.setattr(commands, "_ask_setting", ask)
+    mode = pg.value("SHOW data_directory_mode")
+
+    def show(dsn: str, name: str = "data_directory_mode") -> tuple[tuple[str | None, ...], ...]:
+        with ReplicationClient(dsn) as connection:
+            return connection.run(f"SHOW {name}").rows
+
+    with serving(pg, tmp_path) as (service, dsn):
+        create_user(service, "bob", pg.name, run_sql=True)
+        bob = dsn_of(service, "bob", pg.name)
+        for each in (dsn, bob, dsn):
+            assert show(each) == ((mode,),)
+        assert asked == ["data_directory_mode"]
+        with ReplicationClient(bob) as connection:
+            # In a session that there is, it is that one's answer.
+            assert connection.run("SELECT 1").rows == (("1",),)
+            assert connection.run("SHOW data_directory_mode").rows == ((mode,),)
+        assert len(asked) == 1
+        # What a server can change is asked each time.
+        for _ in range(2):
+            assert show(dsn, "wal_level") == (("logical",),)
+        assert len(asked) == 3
+        # Another server may be there by now, or this one have started again.
+        service.call(
+            "PATCH", "/sources/main", json={"dsn": f"{pg.cluster.dsn()} connect_timeout=9"}
+        )
+        assert show(dsn) == ((mode,),)
+        assert len(asked) == 4
+        assert show(dsn) == ((mode,),)
+        assert len(asked) == 4
+        monkeypatch.setattr(commands, "_FIXED_S", 0.0)
+        assert show(dsn) == ((mode,),)
+        assert len(asked) == 5
