@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
-from spillway.cli.program import app
+from spillway.cli.program import app, built
 from spillway.lake.commands.app import app as lake_app
 
 
@@ -23,7 +21,7 @@ def parse_command(words: list[str]) -> dict[str, Any]:
         # typer's, which every program has.
         return {"install_completion": True}
     lake = words[0] == "lake"
-    command: Any = typer.main.get_command(lake_app if lake else app)
+    command: Any = built(lake_app if lake else app)
     rest = words[1:] if lake else list(words)
     while hasattr(command, "commands"):
         command, rest = command.commands[rest[0]], rest[1:]

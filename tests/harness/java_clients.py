@@ -127,6 +127,15 @@ CLIENTS: Final = (
     ),
 )
 
+#: What Java would take from its machine. pgjdbc sends the time zone when it connects, and a server
+#: refuses the connection if Java's name of it is none of PostgreSQL's, such as PST.
+_WHEREVER_IT_RUNS: Final = (
+    "-Duser.timezone=UTC",
+    "-Duser.language=en",
+    "-Duser.country=US",
+    "-Dfile.encoding=UTF-8",
+)
+
 
 def folder() -> Path:
     """Return where the clients' jars are kept."""
@@ -146,7 +155,8 @@ class Jvm:
         # It ends with its standard input, should this process be killed.
         self.process = subprocess.Popen(
             [
-                jars.java_command(), "-Xmx512m", "-cp", os.pathsep.join(map(str, (py4j, *paths))),
+                jars.java_command(), "-Xmx512m", *_WHEREVER_IT_RUNS,
+                "-cp", os.pathsep.join(map(str, (py4j, *paths))),
                 "py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0",
             ],
             stdin=subprocess.PIPE,

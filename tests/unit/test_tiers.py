@@ -20,9 +20,20 @@ _TESTS: Final = Path(__file__).parents[1]
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
     "many runs of Spark; the first tier has unit/lake/test_merge_by_position, "
-    "unit/lake/test_refused_values, unit/lake/test_plain_appends and lake/test_materialize": {
+    "unit/lake/test_direct_merge_rows, unit/lake/test_refused_values, unit/lake/test_poison, "
+    "unit/lake/test_plain_appends, lake/test_materialize, "
+    "lake/test_crash and what lake/test_schema_evolution sets aside": {
+        "integration/lake/test_ddl.py::test_fast_defaults",
+        "integration/lake/test_direct_merge.py::test_a_batch_without_effect",
         "integration/lake/test_initial_load.py::test_one_tables_values_stop_no_other",
+        "integration/lake/test_job.py::test_a_small_bound_makes_many_batches",
+        "integration/lake/test_job.py::test_changes_that_come_again_change_nothing",
+        "integration/lake/test_maintenance.py::test_plain_parquet_keeps_its_history",
         "integration/lake/test_many_tables.py::test_small_parts_beside_large_ones",
+        (
+            "integration/lake/test_materialize.py::"
+            "test_a_value_that_the_plugin_refuses_stops_its_table_alone"
+        ),
         "integration/lake/test_position_job.py::test_partitions",
         "integration/lake/test_position_job.py::test_spark_reads_and_merges_what_is_marked",
         "integration/lake/test_position_merge_in_spark.py::test_spark_reads_and_writes",
@@ -124,6 +135,9 @@ LONG_ALONE: Final = {
         "integration/test_tls.py::test_an_expired_certificate_is_said",
         "integration/walsender/test_create_subscription.py::test_a_slot_that_can_not_be_made_anew",
         "integration/walsender/test_create_subscription.py::test_options",
+        "integration/walsender/test_create_subscription.py::test_while_a_table_is_copied",
+        "integration/walsender/test_create_subscription.py::test_while_the_source_is_down",
+        "integration/apply/test_schema_changes.py::test_a_schema_that_is_renamed",
     },
     "the first tier goes the same way elsewhere: both directions of a "
     "move are in apply/test_subscription_postgres; a subscription keeps a lake in "

@@ -15,8 +15,9 @@ import dataclasses
 import logging
 import os
 import sys
+from functools import cache
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.exceptions import TyperException
@@ -218,7 +219,7 @@ def lake(context: typer.Context) -> None:
     from spillway.lake.commands.app import app as lake_app  # noqa: PLC0415 - heavy
 
     lake_app.rich_markup_mode = _MARKUP
-    code = lake_app(args=context.args, prog_name="spillway lake", standalone_mode=False)
+    code = built(lake_app)(args=context.args, prog_name="spillway lake", standalone_mode=False)
     raise typer.Exit(code if isinstance(code, int) else 0)
 
 
@@ -232,7 +233,7 @@ def apply_changes(context: typer.Context) -> None:
     from spillway.apply.commands.app import app as apply_app  # noqa: PLC0415 - heavy
 
     apply_app.rich_markup_mode = _MARKUP
-    code = apply_app(args=context.args, prog_name="spillway apply", standalone_mode=False)
+    code = built(apply_app)(args=context.args, prog_name="spillway apply", standalone_mode=False)
     raise typer.Exit(code if isinstance(code, int) else 0)
 
 
@@ -262,6 +263,14 @@ def demo(
     raise typer.Exit(run_demo(directory, bulk_rows=bulk_rows, table_format=table_format, keep=keep))
 
 
+@cache
+def built(commands: typer.Typer) -> Any:
+    """Return the parser of *commands*, made once: it reads the annotations of each of them, which
+    takes longer than most commands do.
+    """
+    return typer.main.get_command(commands)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return the exit code."""
     # gRPC reads it when a command first needs it.
@@ -269,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     if _COMPLETE in os.environ:
         _complete_lake()
     try:
-        code = app(args=arguments, prog_name="spillway", standalone_mode=False)
+        code = built(app)(args=arguments, prog_name="spillway", standalone_mode=False)
     except SpillwayError as error:
         _report(error)
         return 1

@@ -17,6 +17,7 @@ import pytest
 
 from harness.postgresql_subscription import wait_until
 from harness.remedies import remedy, statements
+from harness.tiers import deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -220,6 +221,7 @@ def test_under_other_names_on_the_target(pair: _Pair) -> None:
     assert pair.target.value(columns, ["shop.u"]) == "id,v"
 
 
+@pytest.mark.long
 def test_a_schema_that_is_renamed(pair: _Pair) -> None:
     """Its tables go into a schema of that name, which is made."""
     pair.both("CREATE SCHEMA one; CREATE TABLE one.t (id int PRIMARY KEY)")
@@ -236,7 +238,7 @@ def test_a_schema_that_is_renamed(pair: _Pair) -> None:
     assert pair.view()["enabled"]
 
 
-@pytest.mark.parametrize("by", ["publication", "name"])
+@pytest.mark.parametrize("by", ["publication", deep("name")])
 def test_what_is_not_the_subscriptions_is_passed_over(pair: _Pair, by: str) -> None:
     """Even what it would pause at, and what it could do on the target."""
     pair.both("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int, v int)")

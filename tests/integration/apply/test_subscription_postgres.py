@@ -326,7 +326,7 @@ def test_kills_under_load(
     subscription.check_equal()
 
 
-@pytest.mark.parametrize("conflicts", [False, True])
+@pytest.mark.parametrize("conflicts", [deep(False), True])
 def test_a_transaction_larger_than_a_group(
     serve: ServeProcess, two: tuple[Database, Database], conflicts: bool
 ) -> None:

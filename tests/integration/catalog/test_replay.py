@@ -81,7 +81,7 @@ def _assert_written_as_it_is(mirror: CatalogMirror) -> None:
     assert serialize(mirror) == content
 
 
-@pytest.mark.parametrize("bootstrap", [bootstrap_sql, bootstrap_raw])
+@pytest.mark.parametrize("bootstrap", [bootstrap_sql, deep(bootstrap_raw)])
 def test_scripted_ddl(pg: Database, bootstrap: object) -> None:
     replay = CatalogReplay(bootstrap(pg.dsn), pg.cluster)  # type: ignore[operator]
     for step, statement in enumerate(_SCRIPT):

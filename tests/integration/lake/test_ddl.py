@@ -27,6 +27,7 @@ GROWN = (
 LOG = Table("log", {"line": pa.string()}, primary_key=(), replica_identity="f")
 
 
+@pytest.mark.long
 def test_fast_defaults(lake: Lake) -> None:
     lake.slot.commit(insert(ITEMS, id=1, name="a"), insert(ITEMS, id=2, name="b"))
     lake.run()

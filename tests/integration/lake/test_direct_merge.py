@@ -127,6 +127,7 @@ def test_tables_that_ask_for_more_are_merged_by_spark(delta_lake: Lake) -> None:
     assert lake.current("public.orders") == [{"id": 1, "total": 10}, {"id": 2, "total": 2}]
 
 
+@pytest.mark.long
 def test_a_batch_without_effect(delta_lake: Lake) -> None:
     """What came and went leaves no row to write, and the table says all the same how far it is."""
     lake = delta_lake

@@ -79,6 +79,7 @@ def test_tables_without_a_primary_key(any_lake: Lake, caplog: pytest.LogCaptureF
     assert "public.bare has neither a primary key nor a replica identity" in caplog.text
 
 
+@pytest.mark.long
 def test_changes_that_come_again_change_nothing(lake: Lake) -> None:
     first = lake.slot.commit(insert(ITEMS, id=1, name="a"), insert(ITEMS, id=2, name="b"))
     lake.run()
@@ -92,6 +93,7 @@ def test_changes_that_come_again_change_nothing(lake: Lake) -> None:
     assert summary.lsn == lake.slot.state["confirmed_flush_lsn"] > first
 
 
+@pytest.mark.long
 def test_a_small_bound_makes_many_batches(delta_lake: Lake) -> None:
     lake = delta_lake
     for i in range(3):

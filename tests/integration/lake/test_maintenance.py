@@ -162,6 +162,7 @@ def test_what_is_set_aside(delta_lake: Lake) -> None:
     assert json.loads(row["_row"])["id"] == 9
 
 
+@pytest.mark.long
 def test_plain_parquet_keeps_its_history(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "parquet")
     lake.slot.commit(insert(ITEMS, id=1, name="a"))

@@ -234,6 +234,7 @@ def test_no_name_of_a_column_is_one_of_the_lakes_own(any_lake: Lake) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_value_that_the_plugin_refuses_stops_its_table_alone(any_lake: Lake) -> None:
     lake = any_lake
     odd = Table("odd", {"id": pa.int64(), "at": pa.timestamp("us")})

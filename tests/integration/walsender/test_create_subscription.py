@@ -415,6 +415,7 @@ CREATE TRIGGER held BEFORE INSERT ON t00 FOR EACH ROW EXECUTE FUNCTION held();
 ALTER TABLE t00 ENABLE ALWAYS TRIGGER held"""
 
 
+@pytest.mark.long
 def test_while_a_table_is_copied(stage: Stage) -> None:
     """The service is killed, the table leaves the publication, the subscription is dropped: what
     was begun is done again, or gone with its slot.
@@ -520,6 +521,7 @@ def leave(subscription: Subscription) -> None:
     subscription.alter("REFRESH PUBLICATION")
 
 
+@pytest.mark.long
 def test_while_the_source_is_down(stage: Stage) -> None:
     """A subscriber that comes back gets what the service has; one that is new is told."""
     with stage.pair(18, 18, tables=FEW) as subscription:

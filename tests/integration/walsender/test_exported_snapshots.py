@@ -177,6 +177,7 @@ def test_lifetime(pg15: Database, tmp_path: Path) -> None:
             _until(
                 lambda: service.http.request("GET", "/v1/slots/by_rest/snapshot").status_code == 404
             )
+            # The same clock holds this one on, at a time of its own.
             _until(lambda: service.call("GET", "/slots/kept/snapshot")["held_until"] > first_until)
             # Another connection reads the slot.
             assert _streamed(other, pg15, "kept", "0/0") == []

@@ -41,7 +41,7 @@ def complete(line: str, *, shell: str = "bash", **environment: str) -> list[str]
         },
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         check=False,
     )
     assert done.stderr == ""
