@@ -237,7 +237,7 @@ def test_a_damaged_vector_is_told(tmp_path: Path) -> None:
     table.merge(items(*range(50_000)))
     chosen = random.Random(_SEED)
     table.merge([], [(n,) for n in chosen.sample(range(50_000), 5000)])
-    (path,) = table.path.glob("deletion_vector_*.bin")
+    (path,) = (tmp_path / "table").glob("deletion_vector_*.bin")
     data = path.read_bytes()
     for cut in (data[:-20], data[:5000] + b"\xff" + data[5001:]):
         path.write_bytes(cut)

@@ -124,8 +124,8 @@ def test_a_table_that_was_removed_and_made_again(tmp_path: Path) -> None:
     for n in range(5):
         table.merge(items(*range(100), name=str(n)))
     for versions in (0, 7):
-        shutil.rmtree(table.path)
-        DeltaTable.create(table.path, ITEMS)
+        shutil.rmtree(tmp_path / "table")
+        DeltaTable.create(str(table.path), ITEMS)
         table.model.clear()
         for _ in range(versions):
             table.delta().merge(
