@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -14,6 +15,9 @@ from spillway.demo.private_postgres import SUPERUSER, PrivatePostgres, Setting
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+#: how long who reads a slot may take to end
+_SLOTS_GONE_S: Final = 60.0
 
 
 class Cluster(PrivatePostgres):
@@ -96,16 +100,23 @@ class Cluster(PrivatePostgres):
     def drop_database(self, name: str) -> None:
         """Drop a database and the logical slots on it, whoever is connected."""
         with self.connect() as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-                " WHERE database = %s AND active_pid IS NOT NULL",
-                [name],
-            )
-            connection.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE "
-                "database = %s",
-                [name],
-            )
+            deadline = time.monotonic() + _SLOTS_GONE_S
+            # Who is told to end, ends when it next looks, and only then the slot can be dropped.
+            while True:
+                connection.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                    " WHERE database = %s AND NOT active",
+                    [name],
+                )
+                left = connection.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                    " WHERE database = %s",
+                    [name],
+                ).fetchall()
+                if not left:
+                    break
+                assert time.monotonic() < deadline, f"{len(left)} slots of {name} stay active"
+                time.sleep(0.02)
             connection.execute(
                 psycopg.sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(
                     psycopg.sql.Identifier(name)
