@@ -33,7 +33,7 @@ from spillway.errors import (
 from spillway.pg.lsn import Lsn
 from spillway.store import conflicts as conflict_store
 from spillway.store.database import Database
-from spillway.store.fencing import is_held
+from spillway.store.fencing import IS_HELD, proof
 from spillway.store.metadata import MetadataStore
 from spillway.store.migrate import migration_config
 from spillway.store.rows import (
@@ -374,7 +374,7 @@ async def test_a_lease_that_a_statement_relies_on_stays_until_it_has_committed(
 
     def write(connection: Connection) -> None:
         changed = connection.execute(
-            update(SLOTS).where(is_held(owner.fence)).values(confirmed_flush_lsn=Lsn(9))
+            update(SLOTS).where(IS_HELD).values(confirmed_flush_lsn=Lsn(9)), proof(owner.fence)
         )
         assert changed.rowcount == 1
         writing.set()

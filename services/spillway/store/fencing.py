@@ -4,29 +4,42 @@ A process that was paused does not know that its lease has run out, so no look b
 The proof reads the lease's row and locks it for sharing: until the write has committed, nobody can
 take the lease over, and whoever takes it then reads what was written. SQLite has one writer at a
 time, which is such a lock.
+
+Statements with the proof are built once, at import: SQLAlchemy takes longer to build one than a
+database to run it. Which lease it is they are told as they run (:func:`proof`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from spillway.errors import LeaseLost
 from spillway.store.schema import LEASES
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Select
     from sqlalchemy.engine import Connection
 
     from spillway.store.rows import Fence
 
 
-def is_held(fence: Fence) -> ColumnElement[bool]:
-    """Give the condition that the lease is still the one that *fence* proves, for a statement's
-    WHERE.
-    """
-    return _lease(fence).exists()
+_LEASE: Final = (
+    select(LEASES.c.token)
+    .where(
+        LEASES.c.resource == bindparam("fence_resource", type_=LEASES.c.resource.type),
+        LEASES.c.token == bindparam("fence_token", type_=LEASES.c.token.type),
+    )
+    .with_for_update(read=True)
+)
+#: The condition that the lease is still the one that a fence proves, for a statement's WHERE. The
+#: statement is run with what :func:`proof` gives.
+IS_HELD: Final = _LEASE.exists()
+
+
+def proof(fence: Fence) -> dict[str, Any]:
+    """Give the parameters of ``IS_HELD``."""
+    return {"fence_resource": fence.resource, "fence_token": fence.token}
 
 
 def check_fence(connection: Connection, fence: Fence | None) -> None:
@@ -35,7 +48,7 @@ def check_fence(connection: Connection, fence: Fence | None) -> None:
     Raises:
         LeaseLost: it is another's.
     """
-    if fence is not None and connection.execute(_lease(fence)).first() is None:
+    if fence is not None and connection.execute(_LEASE, proof(fence)).first() is None:
         raise lease_lost(fence)
 
 
@@ -48,10 +61,3 @@ def lease_lost(fence: Fence) -> LeaseLost:
         resource=fence.resource,
         token=fence.token,
     )
-
-
-def _lease(fence: Fence) -> Select[int]:
-    held = select(LEASES.c.token).where(
-        LEASES.c.resource == fence.resource, LEASES.c.token == fence.token
-    )
-    return held.with_for_update(read=True)

@@ -21,6 +21,10 @@ the tenure by the lease's token, its *epoch*, which never repeats. Besides::
 that was had in another epoch: a process that dies leaves its name behind, and the next tenure makes
 it void without a write. Which of its own clients has the slot is each process's to know
 (:class:`spillway.delivery.slots.Slot`).
+
+The statements that each consumer's coming, going and confirming runs are built once, at import, and
+told by parameters what they are about (:func:`_about`). Building one costs several times what it
+costs to run it.
 """
 
 from __future__ import annotations
@@ -29,20 +33,21 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from sqlalchemy import and_, delete, func, insert, literal, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, insert, literal, or_, select, update
 
 from spillway.errors import Conflict, DuplicateName, SlotActive, UnknownSlot, UnknownSource
 from spillway.pg.lsn import Lsn
 from spillway.store.database import ConstraintViolation
-from spillway.store.fencing import check_fence, is_held, lease_lost
+from spillway.store.fencing import IS_HELD, check_fence, lease_lost, proof
 from spillway.store.rows import SOURCE_LEASE, SlotRow
 from spillway.store.schema import LEASES, SLOTS, LsnType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import ColumnElement, Select, Update
+    from sqlalchemy import Select
     from sqlalchemy.engine import Connection, RowMapping
+    from sqlalchemy.sql.dml import ReturningUpdate
 
     from spillway.store.database import Database
     from spillway.store.rows import Owner, Presence
@@ -100,12 +105,12 @@ class SlotTable:
         columns = [SLOTS.c[name] for name in values]
         given = [literal(value, SLOTS.c[name].type) for name, value in values.items()]
         statement = (
-            insert(SLOTS)
-            .from_select(columns, select(*given).where(is_held(owner.fence)))
-            .returning(*SLOTS.c)
+            insert(SLOTS).from_select(columns, select(*given).where(IS_HELD)).returning(*SLOTS.c)
         )
         try:
-            made = await self._database.write(lambda c: c.execute(statement).mappings().first())
+            made = await self._database.write(
+                lambda c: c.execute(statement, proof(owner.fence)).mappings().first()
+            )
         except ConstraintViolation as error:
             if error.foreign_key:
                 _raise_unknown_source(row.source)
@@ -126,10 +131,9 @@ class SlotTable:
             SlotActive: another process has it.
             LeaseLost: the source is another's.
         """
-        statement = delete(SLOTS).where(*_nobody_else_has(name, owner))
 
         def drop(connection: Connection) -> None:
-            if not connection.execute(statement).rowcount:
+            if not connection.execute(_DROP, _about(name, owner)).rowcount:
                 _explain(connection, name, owner)
 
         await self._database.write(drop)
@@ -162,10 +166,8 @@ class SlotTable:
             SlotActive: another process has it.
             LeaseLost: the source is another's.
         """
-        had = {"active_token": owner.token, "active_pid": owner.pid, "consumer": dict(consumer)}
-        return await self._change(
-            name, owner, _update(name, owner).values(**had, inactive_since=datetime.now(UTC))
-        )
+        told = {"consumer_now": dict(consumer), "moment": datetime.now(UTC)}
+        return await self._change(name, owner, _ACQUIRE, told)
 
     async def release(self, name: str, lsn: Lsn, owner: Owner) -> Lsn:
         """Have the slot no more, and store that it is confirmed up to *lsn*; give where it stands
@@ -177,13 +179,11 @@ class SlotTable:
             UnknownSlot: there is none of that name.
             LeaseLost: the source is another's.
         """
-        now, confirmed = datetime.now(UTC), SLOTS.c.confirmed_flush_lsn
-        mine = and_(SLOTS.c.active_token == owner.token, SLOTS.c.active_pid == owner.pid)
-        leave = _update(name, owner).where(mine).values(**_NOBODY, inactive_since=now)
+        now = datetime.now(UTC)
 
         def release(connection: Connection) -> Lsn:
             _confirm(connection, name, lsn, owner, now)
-            stands = connection.execute(leave.returning(confirmed)).first()
+            stands = connection.execute(_RELEASE, _about(name, owner) | {"moment": now}).first()
             if stands is None:
                 check_fence(connection, owner.fence)
                 return _get(connection, name).confirmed_flush_lsn or Lsn(0)
@@ -278,8 +278,7 @@ class SlotTable:
             SlotActive: another process has it.
             LeaseLost: the source is another's.
         """
-        statement = _update(name, owner).values(confirmed_flush_lsn=lsn, restart_lsn=lsn)
-        return await self._change(name, owner, statement)
+        return await self._change(name, owner, _REWIND, {"to_lsn": lsn})
 
     # -- what it is -----------------------------------------------------------------------------
 
@@ -295,7 +294,7 @@ class SlotTable:
         if not changes or not allowed.issuperset(changes):
             msg = f"SlotRow has no columns {sorted(set(changes) - allowed)} that may change"
             raise TypeError(msg)
-        return await self._change(name, owner, _update(name, owner).values(changes))
+        return await self._change(name, owner, _UPDATE.values(changes).returning(*SLOTS.c), {})
 
     async def invalidate(self, name: str, reason: str, owner: Owner) -> SlotRow:
         """Store why the slot can't be read any more, whoever has it, and give it as it is then.
@@ -304,13 +303,15 @@ class SlotTable:
             UnknownSlot: there is none of that name.
             LeaseLost: the source is another's.
         """
-        here = (SLOTS.c.slot_name == name, SLOTS.c.source == owner.source)
-        statement = update(SLOTS).where(*here, is_held(owner.fence))
-        return await self._change(name, owner, statement.values(invalidation_reason=reason))
+        return await self._change(name, owner, _INVALIDATE, {"reason": reason})
 
-    async def _change(self, name: str, owner: Owner, statement: Update) -> SlotRow:
+    async def _change(
+        self, name: str, owner: Owner, statement: ReturningUpdate[Any], told: Mapping[str, Any]
+    ) -> SlotRow:
+        parameters = {**_about(name, owner), **told}
+
         def change(connection: Connection) -> SlotRow:
-            found = connection.execute(statement.returning(*SLOTS.c)).mappings().first()
+            found = connection.execute(statement, parameters).mappings().first()
             if found is None:
                 _explain(connection, name, owner)
             return SlotRow(**found)
@@ -337,7 +338,7 @@ def _row(columns: RowMapping) -> SlotRow:
 
 
 def _get(connection: Connection, name: str) -> SlotRow:
-    found = connection.execute(_slots().where(SLOTS.c.slot_name == name)).mappings().first()
+    found = connection.execute(_GET, {"of_name": name}).mappings().first()
     if found is None:
         raise UnknownSlot(
             f'replication slot "{name}" does not exist', hint="GET /v1/slots lists them.", slot=name
@@ -345,21 +346,62 @@ def _get(connection: Connection, name: str) -> SlotRow:
     return _row(found)
 
 
-def _nobody_else_has(name: str, owner: Owner) -> tuple[ColumnElement[bool], ...]:
-    """Give what nearly every statement relies on: the lease, and that no other process of this
-    tenure has the slot.
+def _about(name: str, owner: Owner) -> dict[str, Any]:
+    """Give the parameters that the statements below have in common: the slot, and who acts on
+    it.
     """
-    free = or_(SLOTS.c.active_token.is_(None), SLOTS.c.active_token != owner.token)
-    return (
-        SLOTS.c.slot_name == name,
-        SLOTS.c.source == owner.source,
-        or_(free, SLOTS.c.active_pid == owner.pid),
-        is_held(owner.fence),
-    )
+    of_slot = {"of_name": name, "of_source": owner.source}
+    return {**of_slot, "by_token": owner.token, "by_pid": owner.pid, **proof(owner.fence)}
 
 
-def _update(name: str, owner: Owner) -> Update:
-    return update(SLOTS).where(*_nobody_else_has(name, owner))
+# Parameters, none named as a column is: SQLAlchemy would set the column to it.
+_NAME: Final = bindparam("of_name", type_=SLOTS.c.slot_name.type)
+_TOKEN: Final = bindparam("by_token", type_=SLOTS.c.active_token.type)
+_PID: Final = bindparam("by_pid", type_=SLOTS.c.active_pid.type)
+_MOMENT: Final = bindparam("moment", type_=SLOTS.c.inactive_since.type)
+_LSN: Final = bindparam("to_lsn", type_=LsnType())
+_READ_FROM: Final = bindparam("read_from", type_=LsnType())
+
+_HERE: Final = (
+    SLOTS.c.slot_name == _NAME,
+    SLOTS.c.source == bindparam("of_source", type_=SLOTS.c.source.type),
+)
+#: what nearly every statement relies on: the lease, and that no other process of this tenure has
+#: the slot
+_NOBODY_ELSE_HAS: Final = (
+    *_HERE,
+    or_(SLOTS.c.active_token.is_(None), SLOTS.c.active_token != _TOKEN, SLOTS.c.active_pid == _PID),
+    IS_HELD,
+)
+_MINE: Final = and_(SLOTS.c.active_token == _TOKEN, SLOTS.c.active_pid == _PID)
+_STOOD: Final = func.coalesce(SLOTS.c.confirmed_flush_lsn, 0, type_=LsnType)
+
+_GET: Final = _slots().where(SLOTS.c.slot_name == _NAME)
+_DROP: Final = delete(SLOTS).where(*_NOBODY_ELSE_HAS)
+_UPDATE: Final = update(SLOTS).where(*_NOBODY_ELSE_HAS)
+_ACQUIRE: Final = _UPDATE.values(
+    active_token=_TOKEN,
+    active_pid=_PID,
+    consumer=bindparam("consumer_now", type_=SLOTS.c.consumer.type),
+    inactive_since=_MOMENT,
+).returning(*SLOTS.c)
+_RELEASE: Final = (
+    _UPDATE.where(_MINE)
+    .values(**_NOBODY, inactive_since=_MOMENT)
+    .returning(SLOTS.c.confirmed_flush_lsn)
+)
+_REWIND: Final = _UPDATE.values(confirmed_flush_lsn=_LSN, restart_lsn=_LSN).returning(*SLOTS.c)
+_INVALIDATE: Final = (
+    update(SLOTS)
+    .where(*_HERE, IS_HELD)
+    .values(invalidation_reason=bindparam("reason", type_=SLOTS.c.invalidation_reason.type))
+    .returning(*SLOTS.c)
+)
+_CONFIRM: Final = _UPDATE.where(_STOOD < _LSN).values(
+    confirmed_flush_lsn=_LSN, confirmed_at=_MOMENT
+)
+_ADVANCE: Final = _CONFIRM.where(_STOOD >= _READ_FROM)
+_STANDS: Final = select(_STOOD).where(*_NOBODY_ELSE_HAS)
 
 
 def _confirm(
@@ -374,15 +416,16 @@ def _confirm(
     """Move a slot to *lsn* if that is forward, and give where it stands; None: it is gone, or
     another process has it.
     """
-    stood = func.coalesce(SLOTS.c.confirmed_flush_lsn, 0, type_=LsnType)
-    forward = stood < lsn if read_from is None else and_(stood < lsn, stood >= read_from)
-    moves = _update(name, owner).where(forward)
-    moved = connection.execute(moves.values(confirmed_flush_lsn=lsn, confirmed_at=now))
+    about = _about(name, owner)
+    forward = about | {"to_lsn": lsn, "moment": now}
+    if read_from is None:
+        moved = connection.execute(_CONFIRM, forward)
+    else:
+        moved = connection.execute(_ADVANCE, forward | {"read_from": read_from})
     if moved.rowcount:
         return lsn
     check_fence(connection, owner.fence)
-    stands = select(stood).where(*_nobody_else_has(name, owner))
-    return connection.execute(stands).scalar_one_or_none()
+    return connection.execute(_STANDS, about).scalar_one_or_none()
 
 
 def _explain(connection: Connection, name: str, owner: Owner) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from spillway.errors import DuplicateName, UnknownUser
 from spillway.store.database import ConstraintViolation
@@ -16,6 +16,8 @@ from spillway.store.rows import UserRow
 from spillway.store.schema import USERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Executable
     from sqlalchemy.engine import Connection, RowMapping
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 #: What an update may name.
 _CHANGEABLE: Final = frozenset({"verifier", "databases", "slots", "manage_slots", "run_sql"})
+
+#: Built once: each login runs it.
+_GET: Final = select(USERS).where(USERS.c.name == bindparam("of_name", type_=USERS.c.name.type))
 
 
 class UserTable:
@@ -61,7 +66,7 @@ class UserTable:
         Raises:
             UnknownUser: there is none of that name.
         """
-        found = await self._rows(select(USERS).where(USERS.c.name == name))
+        found = await self._rows(_GET, {"of_name": name})
         if not found:
             raise UnknownUser(name)
         return UserRow(**found[0])
@@ -100,7 +105,9 @@ class UserTable:
         if not removed:
             raise UnknownUser(name)
 
-    async def _rows(self, statement: Executable) -> list[RowMapping]:
+    async def _rows(
+        self, statement: Executable, parameters: Mapping[str, Any] | None = None
+    ) -> list[RowMapping]:
         return await self._database.read(
-            lambda connection: list(connection.execute(statement).mappings())
+            lambda connection: list(connection.execute(statement, parameters).mappings())
         )
