@@ -418,11 +418,28 @@ class FakeEngine:
         del self.slots[slot_name]
         self.snapshots.pop(slot_name, None)
 
-    async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
+    async def copy_slot(
+        self,
+        slot_name: str,
+        new_name: str,
+        *,
+        temporary: bool | None = None,
+        plugin: str | None = None,
+        keeps_properties: bool = True,
+    ) -> SlotInfo:
         slot = self._slot(slot_name)
         if new_name in self.slots:
             raise DuplicateName(f'replication slot "{new_name}" already exists')
-        self.slots[new_name] = dataclasses.replace(slot, slot_name=new_name, active=False)
+        self.slots[new_name] = dataclasses.replace(
+            slot,
+            slot_name=new_name,
+            active=False,
+            temporary=slot.temporary if temporary is None else temporary,
+            plugin=plugin or slot.plugin,
+            options=slot.options if plugin in (None, slot.plugin) else {},
+            two_phase=slot.two_phase and keeps_properties,
+            failover=slot.failover and keeps_properties,
+        )
         return self.slots[new_name]
 
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo:

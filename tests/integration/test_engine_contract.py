@@ -268,6 +268,11 @@ async def test_positions(stage: Stage) -> None:
     assert copied.confirmed_flush_lsn == begin
     with pytest.raises(DuplicateName):
         await engine.copy_slot("s", "c")
+    other = await engine.copy_slot(
+        "s", "d", temporary=True, plugin="pgoutput", keeps_properties=False
+    )
+    assert (other.temporary, other.plugin, other.two_phase) == (True, "pgoutput", False)
+    await engine.drop_slot("d")
     assert await engine.advance("s", between) == between == await stage.position("s")
     assert ids(await engine.peek("s", None, None, {})) == [2]
     with pytest.raises(AdvanceBackward, match=f"minimum is {between}"):

@@ -435,22 +435,33 @@ class Engine:
                 await self._sources.end_session_of_dropped(source, database)
         failpoint("service.slot_dropped")
 
-    async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
+    async def copy_slot(
+        self,
+        slot_name: str,
+        new_name: str,
+        *,
+        temporary: bool | None = None,
+        plugin: str | None = None,
+        keeps_properties: bool = True,
+    ) -> SlotInfo:
         """Make another slot at the same position; instant, since a slot is a cursor."""
         slot = self._slot(slot_name)
         slot.check_valid()
         row = slot.row
+        options = row.options
+        if plugin not in (None, row.plugin):
+            options = slot_options.of_service(options)
         return await self.create_slot(
             SlotSpec(
                 slot_name=new_name,
                 source=row.source,
                 database=row.database,
-                plugin=row.plugin,
-                temporary=row.temporary,
-                two_phase=row.two_phase,
-                two_phase_at=row.two_phase_at,
-                failover=row.failover,
-                options=row.options,
+                plugin=plugin or row.plugin,
+                temporary=row.temporary if temporary is None else temporary,
+                two_phase=row.two_phase and keeps_properties,
+                two_phase_at=row.two_phase_at if keeps_properties else None,
+                failover=row.failover and keeps_properties,
+                options=options,
                 start_lsn=slot.confirmed_flush_lsn,
             )
         )

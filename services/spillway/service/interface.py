@@ -211,7 +211,21 @@ class EngineInterface(Protocol):
         ...
 
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo: ...
-    async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo: ...
+    async def copy_slot(
+        self,
+        slot_name: str,
+        new_name: str,
+        *,
+        temporary: bool | None = None,
+        plugin: str | None = None,
+        keeps_properties: bool = True,
+    ) -> SlotInfo:
+        """Make another slot at the same position: of the same lifetime and plugin where they are
+        None. Another plugin has none of the options that the slot's has. Without *keeps_properties*
+        it has neither two_phase nor failover.
+        """
+        ...
+
     async def slot_stats(self, slot_name: str) -> SlotStats: ...
     async def alter_slot(
         self,

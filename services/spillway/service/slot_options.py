@@ -56,3 +56,12 @@ def split(options: Mapping[str, str]) -> tuple[SlotOptions, dict[str, str]]:
             )
         own[field] = given
     return SlotOptions(**own), others
+
+
+def of_service(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the service's own options, as they were given."""
+    return {
+        name: value
+        for name, value in options.items()
+        if name.startswith(PREFIX) and name not in PLUGINS_OWN
+    }

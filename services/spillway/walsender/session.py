@@ -17,11 +17,12 @@ import asyncio
 import contextlib
 import re
 import shlex
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spillway.caller import POSTGRESQL, calling
-from spillway.errors import MetadataError, SpillwayError, ValueNotRepresentable
+from spillway.errors import MetadataError, SlotActive, SpillwayError, ValueNotRepresentable
 from spillway.pg.boolean import parse_bool
 from spillway.pg.versions import release_text
 from spillway.receiver.connect_errors import quote_identifier
@@ -54,10 +55,10 @@ from spillway.walsender.sql.slots import Slots
 from spillway.walsender.sql.statements import may_speak_of_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from spillway.service.interface import EngineInterface
+    from spillway.service.interface import EngineInterface, SlotStream
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
     from spillway.walsender.commands import Setting
@@ -81,6 +82,9 @@ _MAJOR_OF_SEARCH_PATH: Final = 18
 _EXTENDED: Final = frozenset(b"PBEDC")
 
 _HEAD_BYTES: Final = 5
+#: How long who asks for a slot waits for the one that has it to be gone.
+_LEAVING_S: Final = 0.5
+_LEAVING_POLL_S: Final = 0.01
 #: Startup parameters that are ours; a source gets the others as they are.
 _OURS: Final = frozenset({"user", "database", "replication"})
 
@@ -537,13 +541,17 @@ class Session:
         # it has begun, without a CopyDone of its own (WalSndLoop).
         is_over = self._has_streamed
         with self._calling():
-            async with self._engine.stream(
-                command.slot_name,
-                start_lsn=command.start_lsn or None,
-                options={**printing, **options, **told},
-                batch_bytes=BATCH_BYTES,
-                keep_temporary=True,
-            ) as stream:
+            async with contextlib.AsyncExitStack() as held:
+                stream = await _opened(
+                    held,
+                    lambda: self._engine.stream(
+                        command.slot_name,
+                        start_lsn=command.start_lsn or None,
+                        options={**printing, **options, **told},
+                        batch_bytes=BATCH_BYTES,
+                        keep_temporary=True,
+                    ),
+                )
                 await self._connection.send(messages.copy_both_response())
                 if not is_over:
                     self._is_streaming = True
@@ -599,6 +607,26 @@ class Session:
         for sql in (self._relay, self._sql):
             if sql is not None:
                 await sql.close()
+
+
+async def _opened(
+    held: contextlib.AsyncExitStack,
+    open_stream: Callable[[], AbstractAsyncContextManager[SlotStream]],
+) -> SlotStream:
+    """Open a stream. A client that was killed has its slot until that is heard of, and may be back
+    before: Debezium, once refused, tries again after ten seconds.
+
+    Raises:
+        SlotActive: somebody has the slot who is not about to leave.
+    """
+    deadline = time.monotonic() + _LEAVING_S
+    while True:
+        try:
+            return await held.enter_async_context(open_stream())
+        except SlotActive:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_LEAVING_POLL_S)
 
 
 def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:

@@ -198,6 +198,36 @@ def test_frames(made: Database, tmp_path: Path) -> None:
             theirs.run(f"DROP_REPLICATION_SLOT f{number}")
 
 
+def test_names_of_publications(made: Database, tmp_path: Path) -> None:
+    """One that is not quoted is in lower case; subscribers quote all."""
+    made.execute('CREATE TABLE "Mine" (i int); CREATE TABLE mine (i int)')
+    made.execute('CREATE PUBLICATION "MyPub" FOR TABLE "Mine"')
+    made.execute("CREATE PUBLICATION mypub FOR TABLE mine")
+    relations = {
+        "MyPub": {b"mine"},
+        '"MyPub"': {b"Mine"},
+        'mypub, "MyPub"': {b"mine", b"Mine"},
+    }
+    with (
+        serving(made, tmp_path) as (_, dsn),
+        ReplicationClient(dsn) as ours,
+        ReplicationClient(made.dsn) as theirs,
+    ):
+        for connection in (theirs, ours):
+            create = "CREATE_REPLICATION_SLOT named LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+            assert connection.run(create).status == "TUPLES_OK"
+        made.execute('INSERT INTO "Mine" VALUES (1)')
+        made.execute("INSERT INTO mine VALUES (2)")
+        end = str(made.value("SELECT pg_current_wal_flush_lsn()::text"))
+        for names, found in relations.items():
+            options = f"proto_version '1', publication_names '{names}'"
+            expected = _stream(made.dsn, "named", options, end)
+            assert _stream(dsn, "named", options, end) == expected, names
+            described = [frame.data[5:] for frame in expected if frame.data[:1] == b"R"]
+            assert {data.split(b"\0")[1] for data in described} == found
+        theirs.run("DROP_REPLICATION_SLOT named")
+
+
 def _work(database: Database) -> None:
     with database.connect() as connection:
         for line in WORKLOAD.strip().splitlines():

@@ -8,6 +8,7 @@ import contextlib
 import io
 import itertools
 import logging
+import os
 import random
 import socket
 import ssl
@@ -269,6 +270,41 @@ def test_a_stream_and_its_ends(
             # Asked for an answer, before that.
             assert silent.keepalives
         _wait(service, lambda slot: not slot["active"])
+
+
+def test_who_was_killed_is_back_at_once(pg15: Database, tmp_path: Path) -> None:
+    """Also before the service has heard of it, and whether or not there is something to send:
+    Debezium, once refused, waits for ten seconds.
+    """
+    pg15.execute("CREATE TABLE t (i int, b text)")
+    with serving(pg15, tmp_path) as (service, dsn):
+        service.create_slot("s", pg15.name)
+        for rows in (0, 50_000):
+            pg15.execute(
+                "INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, %s) i", [rows]
+            )
+            service.wait_decoded("s", pg15)
+            for _ in range(3):
+                killed, back = ReplicationClient(dsn), ReplicationClient(dsn)
+                killed.start("s")
+                _reset(killed)
+                # Without a failure.
+                back.start("s")
+                killed.pgconn.finish()
+                _reset(back)
+                back.pgconn.finish()
+                _wait(service, lambda slot: not slot["active"])
+
+
+def _reset(client: ReplicationClient) -> None:
+    """End a connection as kill -9 does where not all was read: by RST, without a word."""
+    descriptor = client.pgconn.socket
+    with socket.socket(fileno=os.dup(descriptor)) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    # libpq, when it is told to close, says so to nobody.
+    nobody = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nobody, descriptor)
+    os.close(nobody)
 
 
 def _wait(service: Service, holds: object) -> None:

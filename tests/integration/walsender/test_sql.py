@@ -31,6 +31,8 @@ SCRIPT = r"""
 \set VERBOSITY verbose
 CREATE TABLE t (a int PRIMARY KEY, b text);
 \d t
+\d pg_replication_slots
+\df pg_*_replication_slot
 \copy t FROM STDIN
 1	one
 2	zwei
@@ -294,6 +296,7 @@ IN_BLOCKS = [
     "SET statement_timeout = '0'; DROP TABLE p; SELECT 1/0;",
     "SHOW statement_timeout",
     "START_REPLICATION_ SLOT",
+    "start_replication slot s logical 0/0",
     "/* a comment */ SHOW wal_level",
 ]
 
@@ -358,12 +361,12 @@ def test_slots(pg: Database, tmp_path: Path) -> None:
             for statement, given in _statements("s"):
                 if statement.startswith("INSERT"):
                     pg.execute(statement)
-                    service.wait_decoded("s", pg)
+                    service.wait_decoded(str(given[0]) if given else "s", pg)
                     continue
                 expected = _outcome(theirs, statement, given)
                 assert _outcome(ours, statement, given) == expected, statement
-            for statement, _ in _statements("r"):
-                if "%s" in statement:
+            for statement, bound in _statements("r"):
+                if bound:
                     continue
                 if statement.startswith("INSERT"):
                     pg.execute(statement)
@@ -387,6 +390,9 @@ _REFUSED = [
     "SELECT pg_logical_slot_peek_changes('none', NULL, NULL)",
     "SELECT pg_copy_logical_replication_slot('none', 'other')",
     "SELECT pg_replication_slot_advance('none', '0/1')",
+    "SELECT pg_replication_slot_advance('s', '0/0')",
+    "SELECT pg_logical_slot_get_changes(NULL, NULL, NULL)",
+    "SELECT * FROM pg_logical_slot_get_changes('s', NULL, NULL, 'skip-empty-xacts', NULL)",
     "SELECT pg_drop_replication_slot('none')",
 ]
 
@@ -443,6 +449,11 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
             f"SELECT data FROM pg_logical_slot_peek_changes('{slot}', NULL, NULL, 'include-xids', '0')",
             None,
         ),
+        (f"SELECT pg_logical_slot_peek_changes('{slot}', NULL, NULL)", None),
+        (
+            f"SELECT count(*) FROM (SELECT pg_logical_slot_peek_changes('{slot}', NULL, NULL)) AS c",
+            None,
+        ),
         (
             f"SELECT * FROM pg_logical_slot_get_binary_changes('{slot}', NULL, 1) AS c (l, x, d)",
             None,
@@ -460,6 +471,25 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
             None,
         ),
         (f"SELECT * FROM pg_copy_logical_replication_slot('{slot}', '{slot}_2')", None),
+        (f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_4', true)", None),
+        (
+            f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_5', temporary => true, "
+            "plugin => 'test_decoding')",
+            None,
+        ),
+        (f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_6', NULL)", None),
+        (f"SELECT * FROM pg_copy_logical_replication_slot('{slot}', NULL)", None),
+        (
+            "SELECT slot_name, plugin, temporary, two_phase FROM pg_replication_slots "
+            f"WHERE slot_name LIKE '{slot}\\_%' ORDER BY 1",
+            None,
+        ),
+        (f"SELECT pg_drop_replication_slot('{slot}_4')", None),
+        (f"SELECT pg_drop_replication_slot('{slot}_5')", None),
+        ("SELECT pg_drop_replication_slot(NULL)", None),
+        ("SELECT pg_drop_replication_slot(NULL) IS NULL AS is_null", None),
+        ("SELECT * FROM pg_create_logical_replication_slot(NULL, 'test_decoding')", None),
+        (f"SELECT * FROM pg_replication_slot_advance('{slot}', NULL)", None),
         (
             f"SELECT slot_name FROM pg_replication_slot_advance('{slot}', pg_current_wal_lsn())",
             None,
@@ -494,6 +524,18 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
             [f"{slot}_3"],
         ),
         ("SELECT * FROM pg_replication_slot_advance(%s, %s)", [f"{slot}_3", "0/1"]),
+        ("INSERT INTO t VALUES (3)", [f"{slot}_3"]),
+        ("SELECT pg_logical_slot_peek_changes(%s, NULL, NULL)", [f"{slot}_3"]),
+        (
+            "SELECT * FROM pg_copy_logical_replication_slot(%s, %s, %s, %s)",
+            [f"{slot}_3", f"{slot}_7", True, "pgoutput"],
+        ),
+        (
+            "SELECT plugin, temporary FROM pg_replication_slots WHERE slot_name = %s",
+            [f"{slot}_7"],
+        ),
+        ("SELECT pg_drop_replication_slot(%s)", [None]),
+        ("SELECT pg_drop_replication_slot(%s)", [f"{slot}_7"]),
         (
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
             [f"{slot}_3"],
@@ -528,6 +570,37 @@ def _outcome(
 _OF_TIME_AND_PLACE = {"catalog_xmin", "safe_wal_size"}
 
 
+def test_copies(pg15: Database, tmp_path: Path) -> None:
+    """A temporary one goes with its connection; one of another plugin has none of the options."""
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "bob", pg15.name, run_sql=True, manage_slots=True)
+        options = {"include-xids": "off", "spillway.takeover": "on"}
+        service.create_slot("s", pg15.name, options=options, two_phase=True)
+        copy = "SELECT pg_copy_logical_replication_slot('s', {})"
+        with psycopg.connect(dsn_of(service, "bob", pg15.name), autocommit=True) as bob:
+            for arguments in ("'same'", "'passing', true", "'other', false, 'pgoutput'"):
+                bob.execute(copy.format(arguments).encode())
+            found = {name: service.slot(name) for name in ("same", "passing", "other")}
+            assert {name: slot["temporary"] for name, slot in found.items()} == {
+                "same": False,
+                "passing": True,
+                "other": False,
+            }
+            assert found["same"]["options"] == found["passing"]["options"] == options
+            assert found["other"]["plugin"] == "pgoutput"
+            assert found["other"]["options"] == {"spillway.takeover": "on"}
+            # As PostgreSQL's.
+            assert not found["same"]["two_phase"]
+            # Of a form that can't be answered nothing is done.
+            with pytest.raises(psycopg.errors.FeatureNotSupported):
+                bob.execute("SELECT (pg_copy_logical_replication_slot('s', 'never')).lsn")
+        deadline = time.monotonic() + 30
+        while len(left := service.call("GET", "/slots")["slots"]) > 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert [slot["slot_name"] for slot in left] == ["other", "s", "same"]
+
+
 async def _describe(dsn: str) -> None:
     upstream = await Upstream.open(dsn, {})
     statement = b"SELECT slot_name FROM pg_replication_slots WHERE plugin = $1"
@@ -556,10 +629,10 @@ def test_prepared_statements_are_fresh(pg15: Database, tmp_path: Path) -> None:
                 streaming.start("new")
                 assert slots() == [("new", True)]
                 found = bob.execute(
-                    "SELECT r.state, s.slot_name FROM pg_stat_replication r "
+                    "SELECT r.state, r.sync_state, s.slot_name FROM pg_stat_replication r "
                     "JOIN pg_replication_slots s ON s.active_pid = r.pid"
                 ).fetchall()
-                assert ("streaming", "new") in found
+                assert ("streaming", "async", "new") in found
                 ended = bob.execute(
                     "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
                     "WHERE slot_name = %s",

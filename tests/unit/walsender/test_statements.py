@@ -73,6 +73,9 @@ def test_columns_are_of_the_major() -> None:
         "SELECT pg_drop_replication_slot('a'), pg_drop_replication_slot('b')",
         "SELECT 1; SELECT pg_drop_replication_slot('a')",
         "PREPARE p AS SELECT * FROM pg_replication_slots",
+        # They would be run, and then the source knows no such column.
+        "SELECT (pg_create_logical_replication_slot('a', 'pgoutput')).lsn",
+        "SELECT ((pg_logical_slot_get_changes('a', NULL, NULL)).data)",
     ],
 )
 def test_refused(text: str) -> None:

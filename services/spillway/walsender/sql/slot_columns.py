@@ -112,6 +112,8 @@ FUNCTIONS: Final = {
     "pg_logical_slot_get_binary_changes": _BINARY_CHANGES,
     "pg_logical_slot_peek_binary_changes": _BINARY_CHANGES,
 }
+#: Those that return any number of rows, and no NULL for a NULL.
+SET_FUNCTIONS: Final = frozenset(name for name in FUNCTIONS if name.startswith("pg_logical_slot_"))
 
 
 def relation_text(name: str, major: int) -> str:
@@ -141,16 +143,19 @@ def result_text(function: str, casts: str, *, is_relation: bool) -> str:
             f"arguments(pid) LEFT JOIN {_records('result', [('ended', 'int4')], 'result')} ON true)"
         )
     arguments = f"(SELECT {casts}) AS arguments"
-    if is_relation:
-        names = ", ".join(f"result.{column}" for column, _ in columns) or f"{_VOID} AS {function}"
-        records = f", {_records('result', columns, 'result')}" if columns else ""
-        return f"(SELECT {names} FROM {arguments}{records})"  # noqa: S608 - names of ours
     if not columns:
-        return f"(SELECT {_VOID} AS {function} FROM {arguments})"  # noqa: S608 - names of ours
-    return f"(SELECT {function} FROM {arguments}, {_records('result', columns, function)})"  # noqa: S608 - names of ours
-
-
-_VOID: Final = "pg_catalog.void_in('')"
+        # As of a strict function: NULL of NULL.
+        void = "CASE WHEN argument IS NOT NULL THEN pg_catalog.void_in('') END"
+        return f"(SELECT {void} AS {function} FROM {arguments}(argument))"  # noqa: S608 - names of ours
+    is_set = function in SET_FUNCTIONS
+    if is_relation:
+        names = ", ".join(f"result.{column}" for column, _ in columns)
+        records = _records("result", columns, "result")
+        # One that returns no set has a row, be it of nulls.
+        joined = f", {records}" if is_set else f" LEFT JOIN {records} ON true"
+        return f"(SELECT {names} FROM {arguments}{joined})"  # noqa: S608 - names of ours
+    rows = f"(SELECT {function} FROM {arguments}, {_records('result', columns, function)})"  # noqa: S608 - names of ours
+    return f"pg_catalog.unnest(ARRAY{rows})" if is_set else rows
 
 
 def _records(rows: str, columns: list[tuple[str, str]], alias: str = "ours") -> str:

@@ -23,7 +23,7 @@ from spillway.pg.boolean import parse_bool
 from spillway.pg.lsn import Lsn
 from spillway.walsender.failures import WireError, shown_pid, told
 from spillway.walsender.grammar import CreateSlot, DropSlot
-from spillway.walsender.sql.slot_columns import FUNCTIONS
+from spillway.walsender.sql.slot_columns import FUNCTIONS, SET_FUNCTIONS
 from spillway.walsender.sql.statements import CURRENT, Statement, may_speak_of_slots, rewrite
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _SEGMENT_BYTES: Final = 16 << 20
 #: The argument came with it.
 _MAJOR_OF_FAILOVER: Final = 17
+#: Before it, errors of an LSN that is none had no SQLSTATE of their own.
+_MAJOR_OF_LSN_SQLSTATE: Final = 18
 _BINARY_PLUGINS: Final = frozenset({"pgoutput"})
 
 #: what makes a slot, and what is of numbers
@@ -152,7 +154,10 @@ class Slots:
             return await self._terminate(call, given, slots)
         names = FUNCTIONS[call.function].names
         slot_name = given[names[0]]
-        if slot_name is None:
+        if call.function in SET_FUNCTIONS:
+            if slot_name is None:
+                raise WireError("22004", "slot name must not be null")
+        elif slot_name is None or given.has_null:
             # Strict: NULL gives NULL, and nothing is done.
             return []
         if call.function == "pg_create_logical_replication_slot":
@@ -170,11 +175,7 @@ class Slots:
         if call.function == "pg_copy_logical_replication_slot":
             return await self._copy(slot, given)
         if call.function == "pg_replication_slot_advance":
-            upto = given["upto_lsn"]
-            if upto is None:
-                return []
-            end = await self._engine.advance(slot_name, await self._lsn(upto))
-            return [{"slot_name": slot_name, "end_lsn": str(end)}]
+            return await self._advance(slot_name, given)
         return await self._changes(call.function, slot, given)
 
     async def _create(self, slot_name: str, given: _Given) -> list[Json]:
@@ -201,19 +202,32 @@ class Slots:
         assert answer.row is not None
         return [{"slot_name": slot_name, "lsn": answer.row[1]}]
 
+    async def _advance(self, slot_name: str, given: _Given) -> list[Json]:
+        upto = given["upto_lsn"]
+        if upto is None:
+            return []
+        lsn = await self._lsn(upto)
+        if lsn == 0 and self._commands.major < _MAJOR_OF_LSN_SQLSTATE:
+            raise WireError("XX000", "invalid target WAL LSN")
+        end = await self._engine.advance(slot_name, lsn)
+        return [{"slot_name": slot_name, "end_lsn": str(end)}]
+
     async def _copy(self, slot: SlotInfo, given: _Given) -> list[Json]:
         new_name = given["dst_slot_name"]
         if new_name is None:
             return []
-        if given["temporary"] is not None or given["plugin"] is not None:
-            raise WireError(
-                "0A000",
-                "pg_copy_logical_replication_slot with temporary or plugin is not supported by "
-                "this server",
-                hint="Copy the slot as it is.",
-            )
         self._commands.check_manages(new_name)
-        copied = await self._engine.copy_slot(slot.slot_name, new_name)
+        is_temporary = slot.temporary if given["temporary"] is None else given.flag("temporary")
+        # PostgreSQL's copies have neither two_phase nor failover.
+        copied = await self._engine.copy_slot(
+            slot.slot_name,
+            new_name,
+            temporary=is_temporary,
+            plugin=given["plugin"],
+            keeps_properties=False,
+        )
+        if is_temporary:
+            self._commands.temporary.add(new_name)
         return [{"slot_name": new_name, "lsn": str(copied.confirmed_flush_lsn)}]
 
     async def _changes(self, function: str, slot: SlotInfo, given: _Given) -> list[Json]:
@@ -227,10 +241,10 @@ class Slots:
             )
         upto_lsn, upto_nchanges = given["upto_lsn"], given["upto_nchanges"]
         words = given.rest_from(3)
+        if any(word is None for word in words):
+            raise WireError("0A000", "array must not contain nulls")
         if len(words) % 2:
             raise WireError("0A000", "array must have even number of elements")
-        if any(word is None for word in words):
-            raise WireError("22004", "array must not contain nulls")
         pairs = [word or "" for word in words]
         read = self._engine.get_changes if "_get_" in function else self._engine.peek
         changes = await read(
@@ -304,6 +318,14 @@ class _Given:
         if number < len(self._call.arguments):
             return self.of(self._call.arguments[number], kind)
         return None
+
+    @property
+    def has_null(self) -> bool:
+        """Whether NULL is given for an argument."""
+        names, types = self._function.names, self._function.types
+        given = [*zip(names, self._call.arguments, strict=False), *self._call.named.items()]
+        kinds = {name: types[min(at, len(types) - 1)] for at, name in enumerate(names)}
+        return any(self.of(value, kinds.get(name, types[-1])) is None for name, value in given)
 
     def rest_from(self, number: int) -> list[str | None]:
         """Return the arguments of an argument list without an end."""

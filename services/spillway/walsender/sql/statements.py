@@ -31,6 +31,7 @@ from spillway.walsender.sql.slot_columns import (
     PLACE,
     RELATION_FUNCTIONS,
     RELATIONS,
+    SET_FUNCTIONS,
     relation_text,
     result_text,
 )
@@ -55,6 +56,7 @@ _NO_ALIAS: Final = _CLOSING | {
     "into", "with", "as",
 }  # fmt: skip
 _SET_OPERATIONS: Final = frozenset({"all", "distinct", "union", "intersect", "except", "as"})
+_BEHIND_COLUMN: Final = frozenset({",", ";", ")"})
 #: Statements that keep the text: there rows of one moment would be kept, too.
 _DEFINING: Final = frozenset(
     {"view", "rule", "function", "procedure", "policy", "trigger", "materialized"}
@@ -296,10 +298,21 @@ class _Rewriting:
             raise not_supported(f"more than one call of {name} or its like is not supported", _HINT)
         if any(token.is_sign(";") for token in self._tokens[:-1]):
             raise not_supported(f"{name} among other statements is not supported", _HINT)
+        before, after = self._at(first - 1), self._at(end + 1)
+        around = before, after, self._at(end + 2)
+        if [token.text for token in around if token and token.kind == "sign"] == ["(", ")", "."]:
+            # It would be run, and then there were no such column.
+            raise not_supported(f"a column of what {name} returns is not supported", _HINT)
         self._call = self._call_of(name, arguments, number)
         casts = ", ".join(self._casts(name, arguments))
         new = result_text(name, casts, is_relation=lists)
-        if lists and not self._has_alias(end + 1):
+        is_column = (
+            name in SET_FUNCTIONS
+            and before is not None
+            and before.word == "select"
+            and (after is None or after.word == "from" or after.text in _BEHIND_COLUMN)
+        )
+        if is_column or (lists and not self._has_alias(end + 1)):
             new += f" AS {name}"
         self._edits.append((self._tokens[first].start, self._tokens[end].end, new))
 
@@ -336,6 +349,8 @@ class _Rewriting:
         for argument in arguments:
             given = argument
             if len(given) > 2 and (given[1].is_sign("=>") or given[1].is_sign(":=")):
+                if given[0].identifier not in FUNCTIONS[name].names:
+                    raise not_supported(f"{name} has no argument {given[0].identifier}", _HINT)
                 value = _constant(given[2:])
                 if value is not None:
                     named[given[0].identifier] = value
@@ -370,14 +385,14 @@ class _Rewriting:
 
     def _casts(self, name: str, arguments: list[list[Token]]) -> list[str]:
         """Write arguments once more, with their types: parameters must keep theirs."""
-        types = FUNCTIONS[name].types
+        names, types, _ = FUNCTIONS[name]
         found = []
         for number, argument in enumerate(arguments):
-            kind = types[min(number, len(types) - 1)]
-            words = argument
+            at, words = number, argument
             if len(words) > 2 and (words[1].is_sign("=>") or words[1].is_sign(":=")):
-                words = words[2:]
-            elif words[0].word == "variadic":
+                at, words = names.index(words[0].identifier), words[2:]
+            kind = types[min(at, len(types) - 1)]
+            if words[0].word == "variadic":
                 words, kind = words[1:], "text[]"
             written = self._text[words[0].start : words[-1].end]
             found.append(f"CAST(({written}) AS {kind})")
