@@ -128,6 +128,7 @@ async def listening(
         bounds=(http_bound, grpc_bound, pg_bound),
         users=users,
         alerts=alerts,
+        sampler=sampler,
     )
     server = HttpServer(app, bound=http_bound, certificate=doors.certificate)
     # gRPC binds by number, so a free port has to be found first.

@@ -118,6 +118,11 @@ ACTIONS: Final = (
         "subscription log {subscription}",
         "the log on the subscription's page",
     ),
+    Action(
+        "GET /v1/subscriptions/{subscription}/conflicts",
+        "subscription conflicts {subscription}",
+        "the list of conflicts on the subscription's page",
+    ),
     # Users have no pages.
     Action("GET /v1/users", "user list", "the command spillway user list"),
     Action("POST /v1/users", "user create", "the command spillway user create"),

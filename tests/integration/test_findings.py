@@ -103,14 +103,16 @@ def test_slots_that_are_not_read(service: Service, pg18: Database) -> None:
     written(pg18, 10_000)
     both = [f"Nobody reads slot {name}" for name in ("unread", "needless")]
     said = {remedy(service, title) for title in both}
-    assert said == {"Start its consumer, or drop it if it is not needed any more."}
+    assert said == {
+        "Start its consumer, or use “Drop” on the slot's page if it is not needed any more."
+    }
     service.drop_slot("needless")
     gone(service, both[1])
     with open_stream(service.grpc_address, "unread") as stream:
         gone(service, both[0])
         # It is there, and confirms nothing: a program that hangs.
         text = remedy(service, "Slot unread lags")
-        assert "A session that hangs can be ended on the slot's page." in text
+        assert "“End session” on the slot's page ends a session that hangs." in text
         press(service, "/ui/slots/unread", "end-session")
         wait_until(lambda: not service.slot("unread")["active"], 30, "still active")
         del stream
@@ -136,7 +138,10 @@ def test_slots_near_their_bound_and_beyond(service: Service, pg18: Database) -> 
     wait_until(is_near, 60, "never near its bound")
     title = "Slot near is about to be invalidated"
     text = remedy(service, title)
-    assert text == "Start its consumer, advance it, or raise SPILLWAY_MAX_SLOT_RETAINED_BYTES."
+    assert text == (
+        "Start its consumer, use “Advance” on the slot's page, or raise "
+        "SPILLWAY_MAX_SLOT_RETAINED_BYTES."
+    )
     decoded = service.slot("near")["decoded_lsn"]
     service.call("POST", "/slots/near/advance", json={"upto_lsn": decoded})
     gone(service, title)

@@ -128,7 +128,7 @@ KNOWS_ONLY = {
     "subscriber": GROUND | {"service", "storage", "store", "receiver.conninfo"},
     # Interfaces stand on the service; what is below is its business, but for what its values are
     # made of.
-    "slot_manager": GROUND | {"service", "subscriber", "users", "alerts", "watch.findings"},
+    "slot_manager": GROUND | {"service", "subscriber", "users", "alerts", "watch"},
     "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1", "alerts"},
     "admin": GROUND | {"service", "subscriber", "watch", "alerts"},
     # What is seen from above; who did what is stored.

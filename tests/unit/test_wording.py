@@ -10,11 +10,15 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.commands import parse_command
 from spillway.wording import ACTIONS, for_commands, for_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROJECT = Path(__file__).resolve().parents[2]
 SOURCE = PROJECT / "services" / "spillway"
@@ -31,6 +35,10 @@ REST_SPEECH = re.compile(
 WIRE = {"stream/change_stream.py", "walsender/sql/statements.py"}
 
 
+#: Where remedies are no hints by name.
+FINDINGS = "watch/findings.py"
+
+
 def _text(node: ast.expr) -> str | None:
     """What a hint says, with NAME where it is filled in; None for one that is only passed on."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -40,6 +48,15 @@ def _text(node: ast.expr) -> str | None:
             str(part.value) if isinstance(part, ast.Constant) else "NAME" for part in node.values
         )
     return None
+
+
+def _sentences(node: ast.AST) -> Iterator[ast.expr]:
+    """The texts in what is called or yielded, each as a whole."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.Constant | ast.JoinedStr):
+            yield inner
+        elif not isinstance(inner, ast.Call):
+            yield from _sentences(inner)
 
 
 @functools.cache
@@ -54,6 +71,9 @@ def _hints() -> list[tuple[str, str]]:
             values: list[ast.expr] = []
             if isinstance(node, ast.keyword) and node.arg == "hint":
                 values = [node.value]
+            elif module == FINDINGS and isinstance(node, ast.Call | ast.Yield):
+                # Titles, details and remedies: whoever shows them words them.
+                values = [part for part in _sentences(node) if " " in (_text(part) or "")]
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any("hint" in ast.unparse(target).lower() for target in targets):
@@ -71,6 +91,9 @@ def test_the_search_finds_hints() -> None:
     found = _hints()
     assert len(found) > 350
     assert any("GET /v1/" in text for _, text in found)
+    remedies = [text for where, text in found if where.startswith(FINDINGS)]
+    assert any("DELETE /v1/slots/NAME" in text for text in remedies)
+    assert any("GET /v1/subscriptions/NAME/log" in text for text in remedies)
 
 
 @pytest.mark.parametrize("word", [for_commands, for_pages])

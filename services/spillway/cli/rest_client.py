@@ -131,23 +131,6 @@ class RestClient:
                 "http://… of one without.",
             ) from None
 
-    def readiness(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Ask ``/readyz``: what keeps the service from its work, and what soon may.
-
-        Raises:
-            SpillwayError: as :meth:`call`; not when the service answers that it is not ready.
-        """
-        response = self._request("GET", "/readyz", None, None)
-        try:
-            answer = response.json()
-            if response.is_success:
-                return [], list(answer.get("warnings", ()))
-            if answer["code"] == NotReady.code:
-                return list(answer["details"]["not_ready"]), []
-        except (ValueError, KeyError, TypeError, AttributeError):
-            pass
-        raise self._error(response)
-
     def _error(self, response: httpx.Response) -> SpillwayError:
         try:
             problem = response.json()

@@ -11,6 +11,7 @@ from spillway.errors import InvalidRequest
 from spillway.service.interface import EngineInterface
 from spillway.subscriber.interface import SubscriptionInterface
 from spillway.users.registry import Users
+from spillway.watch.sampler import Sampler
 
 
 def _engine(request: Request) -> EngineInterface:
@@ -29,10 +30,15 @@ def _alerts(request: Request) -> Alerts:
     return cast("Alerts", request.app.state.alerts)
 
 
+def _sampler(request: Request) -> Sampler:
+    return cast("Sampler", request.app.state.sampler)
+
+
 Engine = Annotated[EngineInterface, Depends(_engine)]
 Subscriptions = Annotated[SubscriptionInterface, Depends(_subscriptions)]
 UserRegistry = Annotated[Users, Depends(_users)]
 AlertRegistry = Annotated[Alerts, Depends(_alerts)]
+Watch = Annotated[Sampler, Depends(_sampler)]
 
 
 def _refuse_query(request: Request) -> None:

@@ -1,9 +1,10 @@
 """What is wrong, worst first, each with what mends it.
 
 Only what somebody can do something about is a finding. The engine's errors carry their remedy as a
-hint; what is reckoned here (a slot that nobody reads, a slot near its limit) says its own. The
-overview shows findings, and alerts (:mod:`spillway.alerts`) are made of the same ones: a rule there
-may set other :class:`Limits`, and what a finding is stays here.
+hint; what is reckoned here (a slot that nobody reads, a slot near its limit) says its own, as hints
+do: it names calls of REST, and whoever shows it words them (:mod:`spillway.wording`). The overview
+shows findings, REST and ``spillway status`` do, and alerts (:mod:`spillway.alerts`) are made of the
+same ones: a rule there may set other :class:`Limits`, and what a finding is stays here.
 
 A finding has a *code*, which says what kind of thing is wrong, and a *subject*, which it is wrong
 with: two looks that find the same code of the same subject found the same thing.
@@ -88,7 +89,9 @@ class Finding:
     severity: str
     title: str
     detail: str
+    #: as hints are written
     remedy: str
+    #: the page about it
     link: str
     #: one of :data:`CODES`
     code: str = "service"
@@ -164,7 +167,7 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
             f"Nothing is known of source {info.name} yet",
             "Its server was not heard since the service started; WAL came last "
             f"{moment(info.since)}.",
-            "The receiver connects by itself. What is shown below is what was stored.",
+            "The receiver connects by itself. What is known of its slots is what was stored.",
             link,
             code="source_unheard",
             subject=info.name,
@@ -279,8 +282,12 @@ def _of_subscription(
             f"Subscription {name} waits at a change of the schema"
             if paused
             else f"Subscription {name} has failed",
-            error.message if error else "Its program ended; the log says why.",
-            (error.hint if error else "") or "It is started again by itself after a while.",
+            error.message if error else "Its program ended.",
+            (error.hint if error else "")
+            or (
+                "It is started again by itself after a while. "
+                f"GET /v1/subscriptions/{name}/log says why it ended."
+            ),
             link,
             code="schema_change_paused" if paused else "subscription_failed",
             subject=name,
@@ -291,8 +298,8 @@ def _of_subscription(
             "warn",
             f"Subscription {name} is {duration(subscription.lag_seconds)} behind",
             "What was committed since then is not in its target.",
-            "See its log and its tables: it may copy a large table, wait for its target, or get "
-            "more than it can write.",
+            f"GET /v1/subscriptions/{name}/log and the states of its tables say why: it may copy a "
+            "large table, wait for its target, or get more than it can write.",
             link,
             code="subscription_stale",
             subject=name,
@@ -303,7 +310,8 @@ def _of_subscription(
             "warn",
             f"The program of subscription {name} says nothing",
             f"It told of itself last {since(subscription.told_at)} ago.",
-            "See its log; disable and enable the subscription to start it again.",
+            f"GET /v1/subscriptions/{name}/log shows its last lines; disable and enable the "
+            "subscription to start it again.",
             link,
             code="subscription_stale",
             subject=name,
@@ -314,7 +322,8 @@ def _of_subscription(
             "warn",
             f"Subscription {name} met conflicts",
             f"There were {subscription.conflicts.total} so far; the last came {since(met_at)} ago.",
-            "The list on its page says what became of each, with the rows of both sides.",
+            f"GET /v1/subscriptions/{name}/conflicts says what became of each, with the rows of "
+            "both sides.",
             link,
             code="conflicts",
             subject=name,
@@ -377,7 +386,10 @@ def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str,
                 "slot_near_limit",
                 f"Slot {info.slot_name} is about to be invalidated",
                 f"It retains {size(retained)}; {size(info.safe_wal_size)} more and it is given up.",
-                "Start its consumer, advance it, or raise SPILLWAY_MAX_SLOT_RETAINED_BYTES.",
+                (
+                    f"Start its consumer, use POST /v1/slots/{info.slot_name}/advance, or raise "
+                    "SPILLWAY_MAX_SLOT_RETAINED_BYTES."
+                ),
             )
             return
     idle_s = (
@@ -400,7 +412,10 @@ def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str,
                 f"For {duration(idle_s)} it had no consumer, and it retains {size(retained)} here "
                 f"(nothing on the primary). The first commit that waits is {duration(lag_s)} old."
             ),
-            "Start its consumer, or drop it if it is not needed any more.",
+            (
+                f"Start its consumer, or use DELETE /v1/slots/{info.slot_name} if it is not needed "
+                "any more."
+            ),
         )
     elif lag_s > limits.lag_s or lags_bytes:
         lag = duration(lag_s) if lag_s > limits.lag_s else size(lag_bytes)
@@ -418,8 +433,8 @@ def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str,
             f"Slot {info.slot_name} lags {lag}",
             f"{who} {moved}",
             (
-                "See whether the consumer works and confirms. A session that hangs can be ended on "
-                "the slot's page."
+                "See whether the consumer works and confirms. "
+                f"POST /v1/slots/{info.slot_name}/end-session ends a session that hangs."
             ),
         )
 

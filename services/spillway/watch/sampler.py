@@ -109,6 +109,17 @@ class _Primary:
     question: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the engine and the subscriptions said, one after the other."""
+
+    sources: list[SourceInfo]
+    slots: list[SlotInfo]
+    subscriptions: tuple[SubscriptionInfo, ...]
+    #: of each slot, by its name; None: not known
+    lags: Mapping[str, float | None]
+
+
 class Pace:
     """How fast a position moves that moves in steps: a consumer confirms every second, or every
     minute.
@@ -193,17 +204,39 @@ class Sampler:
         """Look now, and wake who waits."""
         now = time.time()
         try:
-            sources = await self._engine.list_sources()
-            slots = await self._engine.list_slots()
-            subscriptions = tuple(await self._subscriptions.list_all())
-            lags = {slot.slot_name: await self._lag_seconds(slot) for slot in slots}
+            seen = await self._ask_engine()
         except SpillwayError as error:
             self.view = replace(self.view, at=now, error=error)
         else:
-            self.view = self._reckon(now, sources, slots, subscriptions, lags)
+            self.view = self._reckon(now, seen)
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
         return self.view
+
+    async def see(self) -> View:
+        """Look for somebody who asks once: nothing is remembered of it, and nobody is woken.
+
+        What a single look can't tell is as of the last one that was remembered: what primaries
+        keep, when conflicts came. How fast positions move is not known (NaN).
+
+        Raises:
+            SpillwayError: why nothing is known.
+        """
+        self.watch()
+        seen = await self._ask_engine()
+        return self._view(
+            time.time(),
+            tuple(self._source_view(source, math.nan) for source in seen.sources),
+            tuple(_slot_view(slot, seen, math.nan) for slot in seen.slots),
+            seen.subscriptions,
+        )
+
+    async def _ask_engine(self) -> _Seen:
+        sources = await self._engine.list_sources()
+        slots = await self._engine.list_slots()
+        subscriptions = tuple(await self._subscriptions.list_all())
+        lags = {slot.slot_name: await self._lag_seconds(slot) for slot in slots}
+        return _Seen(sources, slots, subscriptions, lags)
 
     async def _lag_seconds(self, slot: SlotInfo) -> float | None:
         try:
@@ -217,24 +250,29 @@ class Sampler:
 
     # -- reckoning ----------------------------------------------------------------------------
 
-    def _reckon(
+    def _reckon(self, now: float, seen: _Seen) -> View:
+        self._forget(
+            {("source", source.name) for source in seen.sources}
+            | {("slot", slot.slot_name) for slot in seen.slots}
+        )
+        self._ask_primaries({source.name for source in seen.sources})
+        sources = tuple(self._source(now, source) for source in seen.sources)
+        slots = tuple(self._slot(now, slot, seen) for slot in seen.slots)
+        self._note_conflicts(seen.subscriptions)
+        return self._view(now, sources, slots, seen.subscriptions)
+
+    def _view(
         self,
         now: float,
-        sources: list[SourceInfo],
-        slots: list[SlotInfo],
+        sources: tuple[SourceView, ...],
+        slots: tuple[SlotView, ...],
         subscriptions: tuple[SubscriptionInfo, ...],
-        lags: Mapping[str, float | None],
     ) -> View:
-        self._forget({("source", s.name) for s in sources} | {("slot", s.slot_name) for s in slots})
-        self._ask_primaries({source.name for source in sources})
-        source_views = tuple(self._source(now, source) for source in sources)
-        slot_views = tuple(self._slot(now, slot, lags.get(slot.slot_name)) for slot in slots)
-        self._note_conflicts(subscriptions)
         view = View(
             now,
             datetime.now(UTC),
-            source_views,
-            slot_views,
+            sources,
+            slots,
             subscriptions,
             obstacles=tuple(self._engine.obstacles()),
             warnings=tuple(self._engine.warnings()),
@@ -253,24 +291,28 @@ class Sampler:
 
     def _source(self, now: float, info: SourceInfo) -> SourceView:
         key = ("source", info.name)
-        received_rate = self._rate(key, now, info.received_lsn)
+        view = self._source_view(info, self._rate(key, now, info.received_lsn))
+        row = (view.received_rate, _number(view.behind_bytes))
+        self._remember(key, SOURCE_COLUMNS, now, row)
+        return view
+
+    def _source_view(self, info: SourceInfo, received_rate: float) -> SourceView:
         decoded = [s.decoded_lsn for s in info.sessions if s.decoded_lsn is not None]
         behind = (
             max(0, info.received_lsn - min(decoded))
             if decoded and info.received_lsn is not None
             else None
         )
-        self._remember(key, SOURCE_COLUMNS, now, (received_rate, _number(behind)))
-        primary = self._primaries[info.name]
+        # A source that was added a moment ago is not among them yet.
+        primary = self._primaries.get(info.name) or _Primary()
         return SourceView(info, received_rate, behind, primary.cost, primary.error)
 
-    def _slot(self, now: float, info: SlotInfo, lag_seconds: float | None) -> SlotView:
+    def _slot(self, now: float, info: SlotInfo, seen: _Seen) -> SlotView:
         key = ("slot", info.slot_name)
-        rate = self._rate(key, now, info.confirmed_flush_lsn)
-        row = (_number(info.lag_bytes), _number(lag_seconds), _number(info.retained_bytes), rate)
-        self._remember(key, SLOT_COLUMNS, now, row)
-        state = "invalidated" if info.invalidation_reason else "active" if info.active else "idle"
-        return SlotView(info, info.lag_bytes, lag_seconds, rate, state)
+        view = _slot_view(info, seen, self._rate(key, now, info.confirmed_flush_lsn))
+        row = (view.lag_bytes, view.lag_seconds, info.retained_bytes, view.rate)
+        self._remember(key, SLOT_COLUMNS, now, tuple(map(_number, row)))
+        return view
 
     def _rate(self, key: tuple[str, str], now: float, position: int | None) -> float:
         if position is None:
@@ -338,6 +380,11 @@ def pinned(view: View) -> Mapping[str, int | None]:
         "xids": max(ages, default=0),
         "unknown": unknown,
     }
+
+
+def _slot_view(info: SlotInfo, seen: _Seen, rate: float) -> SlotView:
+    state = "invalidated" if info.invalidation_reason else "active" if info.active else "idle"
+    return SlotView(info, info.lag_bytes, seen.lags.get(info.slot_name), rate, state)
 
 
 def _number(value: float | None) -> float:

@@ -412,6 +412,24 @@ async def test_what_is_dropped_is_forgotten() -> None:
     assert sampler.track("slot", "s1") is None
 
 
+async def test_who_asks_once_leaves_no_trace() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    sampler = Sampler(engine, FakeSubscriptions())
+    before = await sampler.look()
+    engine.change_slot("s1", invalidation_reason="wal_removed")
+    (found,) = (await sampler.see()).findings
+    assert found.code == "slot_invalidated"
+    assert sampler.view is before
+    track = sampler.track("slot", "s1")
+    assert track is not None
+    times, _ = track.series("lag_bytes")
+    await sampler.see()
+    assert track.series("lag_bytes")[0] == times
+    assert (await sampler.look()).findings == (found,)
+
+
 def test_a_hint_speaks_of_pages() -> None:
     error = {"message": "m", "code": "c", "hint": "GET /v1/sources shows the state of each source."}
     shown = Pages("0").text("parts/error.html", error=error)

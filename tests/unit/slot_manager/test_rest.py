@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -421,6 +422,32 @@ async def test_what_soon_is_in_the_way_is_told_while_ready(
     metrics = (await client.get("/metrics")).text
     assert 'spillway_warning{code="tls_failed",kind="certificate",name="tls"} 1.0' in metrics
     assert "spillway_ready 1.0" in metrics
+
+
+async def test_findings(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    answer = (await client.get("/v1/findings")).json()
+    assert answer["findings"] == []
+    # Nobody has asked the primary yet.
+    assert {"code": "primary_keeps_wal", "subject": "shop"} in answer["unknown"]
+    engine.in_the_way = [
+        Obstacle("disk", "/data", "disk_full", "no space", "Free some.", CREATED_AT, "Disk full")
+    ]
+    engine.change_slot("s1", invalidation_reason="wal_removed")
+    engine.stop_decoding("shop")
+    disk, stopped, lost = (await client.get("/v1/findings")).json()["findings"]
+    assert disk == {
+        "severity": "bad", "code": "disk", "subject": "/data: disk_full", "source": None,
+        "slot": None, "subscription": None, "title": "Disk full", "detail": "no space",
+        "remedy": "Free some.", "page": "/", "since": disk["since"],
+    }  # fmt: skip
+    assert datetime.fromisoformat(disk["since"]) == CREATED_AT
+    assert (stopped["code"], stopped["subject"]) == ("decoding_stopped", "shop/shop")
+    assert (lost["code"], lost["slot"], lost["page"]) == ("slot_invalidated", "s1", "/ui/slots/s1")
+    # Mended a moment ago: gone.
+    await engine.drop_slot("s1")
+    codes = [one["code"] for one in (await client.get("/v1/findings")).json()["findings"]]
+    assert "slot_invalidated" not in codes
+    assert_problem(await client.get("/v1/findings?code=disk"), 400, "invalid_request")
 
 
 async def test_readyz_tells_strangers_no_more_than_names(engine: FakeEngine) -> None:

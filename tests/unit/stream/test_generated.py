@@ -92,7 +92,8 @@ def test_every_rest_call_has_one_here() -> None:
     # Who may come in is for REST alone, as grpc.md says.
     users = {name for name in rest if re.search(r"_users?$", name)}
     assert users == {"get_user", "list_users", "alter_user", "create_user", "drop_user"}
-    # Alerts and events are set up and looked at by people: over REST, the UI and the command line.
-    signs = {name for name in rest if re.search(r"_alert|_events$", name)}
-    assert len(signs) == 12
+    # Alerts, events and findings are set up and looked at by people: over REST, the UI and the
+    # command line. Programs that speak gRPC have its health service and the metrics.
+    signs = {name for name in rest if re.search(r"_alert|_events$|_findings$", name)}
+    assert len(signs) == 13
     assert calls == rest - users - signs

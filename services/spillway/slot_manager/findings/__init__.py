@@ -1,0 +1,1 @@
+"""Findings: what is wrong just now."""
