@@ -1,9 +1,9 @@
 """Some megabytes of disk, kept for what must be written on a full one: the metadata.
 
 To drop a slot or to advance it is what frees space, and it is a write. So a file of
-:data:`RESERVE_BYTES` stands beside the metadata. It goes when metadata can't be written otherwise
-(:meth:`release`), and not before: who filled the disk would take that, too. What metadata has left
-of it is kept again at the next :meth:`look`.
+:data:`RESERVE_BYTES` stands beside the metadata. A step of it goes when metadata can't be written
+otherwise (:meth:`release`), not before and not more: who filled the disk would take that, too. What
+metadata has left of it is kept again at the next :meth:`look`.
 
 Whoever writes much asks before, and is refused as by the disk itself (ENOSPC). Steps, by what is
 free on the file system:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 #: Metadata is a few hundred bytes a slot, and SQLite's log of it is taken in at 4 MB.
 RESERVE_BYTES: Final = 8 << 20
+_STEP_BYTES: Final = 2 << 20
 _FULL_BYTES: Final = 4 << 20
 #: Of what is free so much stays: other files of this directory are small, and not of metadata.
 _LEFT_BYTES: Final = 128 << 10
@@ -76,17 +77,21 @@ class DiskReserve:
                 self.full_since = None
 
     def release(self) -> bool:
-        """Give the reserve up for metadata; say whether there was one, so that what failed may be
-        tried again.
+        """Give a step of the reserve up for metadata; say whether there was one, so that what
+        failed may be tried again.
         """
         with self._lock:
-            had = self._held_bytes > 0
             if self.full_since is None:
                 self.full_since = datetime.now(UTC)
-            self._held_bytes = 0
+            if self._held_bytes <= 0:
+                return False
+            self._held_bytes = max(self._held_bytes - _STEP_BYTES, 0)
             with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
-            return had
+                if self._held_bytes:
+                    os.truncate(self.path, self._held_bytes)
+                else:
+                    self.path.unlink(missing_ok=True)
+            return True
 
     def admit(self) -> None:
         """Let a writer of much pass.

@@ -50,6 +50,10 @@ TIMEOUT_S: Final = 30
 #: statements take milliseconds, so that a handful serves a process.
 _CONNECTIONS: Final = {"sqlite": 1, "postgresql": 5}
 
+#: How often a transaction asks for room on a full disk: each time it is given a part of what there
+#: is.
+_ROOMS: Final = 8
+
 #: The database's clock, in milliseconds since 1970.
 _CLOCKS: Final = {
     "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)",
@@ -197,13 +201,14 @@ class Database:
             _prepare_file(path)
 
     def _transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        try:
-            return self._try_transaction(work, writes=writes)
-        except MetadataError as error:
-            # Nothing of it is there, so it may be done again.
-            if not (_is_full(error.__cause__) and self._make_room()):
-                raise
-            return self._try_transaction(work, writes=writes)
+        for _ in range(_ROOMS):
+            try:
+                return self._try_transaction(work, writes=writes)
+            except MetadataError as error:
+                # Nothing of it is there, so it may be done again.
+                if not (_is_full(error.__cause__) and self._make_room()):
+                    raise
+        return self._try_transaction(work, writes=writes)
 
     def _try_transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         try:

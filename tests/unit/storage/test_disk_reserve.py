@@ -62,7 +62,13 @@ def test_the_steps_of_a_disk_that_fills(disk: Disk, tmp_path: Path) -> None:
     # It is there still: who filled the disk would take it.
     assert reserve.path.stat().st_size == RESERVE_BYTES
     disk.used = 1016 * MIB
+    # Nor can they take all of it when a part is given up for a write.
     assert reserve.release()
+    assert reserve.path.stat().st_size == 6 * MIB
+    disk.used = 1018 * MIB
+    reserve.look()
+    assert reserve.path.stat().st_size == 6 * MIB
+    assert [reserve.release() for _ in range(3)] == [True] * 3
     assert not reserve.path.exists()
     assert not reserve.release(), "there is nothing more to try"
     # Metadata took a little; the rest is kept again.
