@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.damage import damage, damage_record, lay_out, raw_records, rounds, seeded
+from harness.damage import (
+    damage,
+    damage_record,
+    lay_out,
+    raw_records,
+    renamed,
+    rounds,
+    seeded,
+)
 from harness.decoding_session import DecodingSession
 from harness.wal_writer import WalWriter
 from spillway._kernels.messages.buffer import MessageBuffer
@@ -24,7 +32,7 @@ from spillway._kernels.wal.walker import Walker
 from spillway.catalog.descriptor import Memberships, PublicationOptions, RelationDescriptor
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.sink import TransactionSink
-from spillway.errors import DecodingError, SpillwayError, WalError
+from spillway.errors import CorruptWal, DecodingError, SpillwayError, WalError
 from spillway.plugins import registry
 from spillway.plugins.callback_driver import CallbackDriver
 from spillway.plugins.callbacks import CallbackPlugin
@@ -294,6 +302,18 @@ def test_damaged_records(recorded: Recorded, tmp_path: Path) -> None:
         delivered += sink.taken
     assert refused
     assert delivered
+
+
+def test_a_catalog_row_that_is_read_later(recorded: Recorded, tmp_path: Path) -> None:
+    """A name that is no text is found by the record that asks for it; the error says where that
+    is.
+    """
+    name = b"v".ljust(64, b"\0")
+    records = [renamed(record, name, b"\xff" + name[1:]) for record in recorded.records]
+    assert records != recorded.records
+    with pytest.raises(CorruptWal, match="of pg_attribute contradicts itself") as caught:
+        recorded.decode(records, EncodingSink(recorded.version_num), tmp_path / "spill")
+    assert_typed(caught.value)
 
 
 def test_damaged_chunks(recorded: Recorded, tmp_path: Path) -> None:

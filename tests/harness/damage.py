@@ -110,6 +110,13 @@ def damage_record(record: bytes, rng: random.Random) -> bytes:
     return sealed(body, xid=xid, prev=prev, info=info, rmid=rmid)
 
 
+def renamed(record: bytes, old: bytes, new: bytes) -> bytes:
+    """The record with *new* for each *old* in it."""
+    body = record[_RECORD_HEADER.size :].replace(old, new)
+    _, xid, prev, info, rmid, _, _ = _RECORD_HEADER.unpack_from(record)
+    return sealed(body, xid=xid, prev=prev, info=info, rmid=rmid)
+
+
 def sealed(body: bytes, *, xid: int, prev: int, info: int, rmid: int) -> bytes:
     """A record with a right length and checksum."""
     head = struct.pack("<IIQBBH", _RECORD_HEADER.size + len(body), xid, prev, info, rmid, 0)

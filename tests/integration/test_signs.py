@@ -241,7 +241,8 @@ def test_slots_are_dropped_and_advanced_on_a_full_disk(
         service.drop_slot("b")
         # They take what that write was given, and there is more for the next one.
         fill(ballast)
-        service.call("POST", "/users", json={"name": "d", "password": "p", "databases": ["main/postgres"]})
+        user = {"name": "d", "password": "p", "databases": ["main/postgres"]}
+        service.call("POST", "/users", json=user)
         fill(ballast)
         service.call("DELETE", "/users/d")
         assert rows(service.get("a")) == 10

@@ -52,7 +52,7 @@ from spillway.decoding.schema_changes import SchemaChanges
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
 from spillway.decoding.transaction_ends import DecoderStats, TransactionEnds
 from spillway.decoding.xact import parse_prepare, parse_transaction_end, parse_truncate
-from spillway.errors import DecodingError, NotReady, WalLevelNotLogical
+from spillway.errors import DecodingError, NotReady, WalError, WalLevelNotLogical
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
@@ -468,10 +468,16 @@ class Decoder:
         if not self._announced and self._builder.state == SnapshotState.CONSISTENT:
             self._announce()
         try:
-            self._run(batch, start)
-        finally:
-            # What committed before an error is delivered, too.
-            self._ends.hand_over()
+            try:
+                self._run(batch, start)
+            finally:
+                # What committed before an error is delivered, too.
+                self._ends.hand_over()
+        except (WalError, DecodingError) as error:
+            # A catalog's row is read when somebody asks for it, of whom the row knows nothing.
+            at = min(self._buffer.index, len(batch) - 1)
+            error.details.setdefault("lsn", str(Lsn(self._buffer.fields(batch, at)[3])))
+            raise
         self._position = self._buffer.end_lsn(batch)
         if len(self._held) >= self._held_max:
             self._forget_relations()
