@@ -20,6 +20,7 @@ import os
 import platform
 import re
 import secrets
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 jvm.start_quickly()
 # As `spillway`'s commands: PySpark forks to start a JVM, while tests' clients are in gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# A script's background job has SIGINT ignored, and whatever tests start would inherit that: no
+# Ctrl-C would end it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _sessions: dict[int, Cluster] = {}
 _logs = pytest.StashKey[dict["Path", int]]()

@@ -153,7 +153,8 @@ def test_slots_have_every_column_of_pg_replication_slots(tmp_path: Path, pg18: D
         oracle.drop()
         service.drop_slot("s")
         service.call("DELETE", "/sources/main")
-        assert pg18.query(slots) == others
+        # Another test of this server may have left one of that name.
+        assert set(pg18.query(slots)) == {*others} - {("spillway_main",)}
 
 
 def test_several_databases_of_one_source(service: Service, table: Database) -> None:
