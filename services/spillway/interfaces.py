@@ -27,6 +27,8 @@ from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
 from spillway.token_gate import TokenGate
 from spillway.walsender.server import ClientRules, WalsenderServer
 from spillway.watch.actions import SOURCE_ACTIONS, SUBSCRIPTION_ACTIONS, USER_ACTIONS, noted
+from spillway.watch.past import Past
+from spillway.watch.recorder import Recorder
 from spillway.watch.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -101,6 +103,8 @@ async def listening(
     users = noted(users, USER_ACTIONS, metadata.events)
     sampler = Sampler(engine, subscriptions)
     alerts = Alerts(metadata)
+    recorder = Recorder(metadata.metrics, engine, sampler)
+    past = Past(metadata.metrics, recorder)
     watchman = Watchman(metadata, engine, sampler, process)
     listener = _bind(doors.host, doors.http_port)
     pg_listener = None if doors.pg_port is None else _bind(doors.host, doors.pg_port)
@@ -116,6 +120,7 @@ async def listening(
         gate=gate,
         sampler=sampler,
         alerts=alerts,
+        past=past,
     )
     app = create_app(
         engine,
@@ -129,6 +134,7 @@ async def listening(
         users=users,
         alerts=alerts,
         sampler=sampler,
+        past=past,
     )
     server = HttpServer(app, bound=http_bound, certificate=doors.certificate)
     # gRPC binds by number, so a free port has to be found first.
@@ -147,6 +153,7 @@ async def listening(
     await grpc_server.start()
     admin.start()
     watchman.start()
+    recorder.start()
     connections = GrpcConnections(grpc_port, grpc_bound)
     watches = [asyncio.create_task(connections.watch(), name="spillway-grpc-connections")]
     if doors.certificate is not None:
@@ -172,6 +179,7 @@ async def listening(
         for watch in watches:
             watch.cancel()
         # Pages that are open would hold the server for as long as they are.
+        await recorder.stop()
         await watchman.stop()
         await admin.stop()
         await grpc_server.stop(_GRPC_GRACE_S)

@@ -17,9 +17,13 @@ import uvicorn
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.fake_users import fake_users
-from harness.kept_alerts import kept_alerts
+from harness.kept_alerts import kept_metadata
+from spillway.alerts.registry import Alerts
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
+from spillway.watch.past import Past
+from spillway.watch.recorder import Recorder
+from spillway.watch.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -56,7 +60,10 @@ class FakeService:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.alerts = self._run(kept_alerts(Path(self._stored.name)))
+        metadata = self._run(kept_metadata(Path(self._stored.name)))
+        self.alerts = Alerts(metadata)
+        self.sampler = Sampler(self.engine, self.subscriptions)
+        self.recorder = Recorder(metadata.metrics, self.engine, self.sampler)
         config = uvicorn.Config(
             create_app(
                 self.engine,
@@ -65,6 +72,8 @@ class FakeService:
                 version="0",
                 users=fake_users(),
                 alerts=self.alerts,
+                sampler=self.sampler,
+                past=Past(metadata.metrics, self.recorder),
             ),
             port=self.http_port,
             log_level="warning",
@@ -86,6 +95,14 @@ class FakeService:
         self._thread.join(10)
         self._loop.close()
         self._stored.cleanup()
+
+    def look(self) -> None:
+        """Have it look at how everything is, and remember that."""
+
+        async def look() -> None:
+            self.recorder.note(await self.sampler.look())
+
+        self._run(look())
 
     def start_grpc(self) -> None:
         """Listen for gRPC, again after :meth:`stop_grpc`."""

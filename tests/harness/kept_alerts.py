@@ -11,8 +11,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def kept_alerts(directory: Path) -> Alerts:
-    """Make them; what is stored is in *directory*."""
+async def kept_metadata(directory: Path) -> MetadataStore:
+    """Make a metadata store in *directory*."""
     metadata = MetadataStore(f"sqlite:///{directory / 'spillway.db'}")
     await metadata.migrate()
-    return Alerts(metadata)
+    return metadata
+
+
+async def kept_alerts(directory: Path) -> Alerts:
+    """Make them; what is stored is in *directory*."""
+    return Alerts(await kept_metadata(directory))

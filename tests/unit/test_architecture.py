@@ -131,8 +131,8 @@ KNOWS_ONLY = {
     "slot_manager": GROUND | {"service", "subscriber", "users", "alerts", "watch"},
     "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1", "alerts"},
     "admin": GROUND | {"service", "subscriber", "watch", "alerts"},
-    # What is seen from above; who did what is stored.
-    "watch": GROUND | {"service", "subscriber", "store.rows", "store.events"},
+    # What is seen from above; who did what is stored, and how everything was.
+    "watch": GROUND | {"service", "subscriber", "store.rows", "store.events", "store.metrics"},
     # What is wrong is the watch's to say, and what was told the store's to remember.
     "alerts": GROUND | {"service", "store", "watch"},
     # What clients ask of a source itself is asked as the receiver asks.

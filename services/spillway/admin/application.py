@@ -22,6 +22,7 @@ from spillway.admin.change_pages import ChangePages
 from spillway.admin.event_pages import EventPages
 from spillway.admin.live import Streams
 from spillway.admin.overview_pages import OverviewPages
+from spillway.admin.past_pages import PastPages
 from spillway.admin.rendering import Pages
 from spillway.admin.slot_pages import SlotPages
 from spillway.admin.source_pages import SourcePages
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from spillway.alerts.registry import Alerts
     from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
+    from spillway.watch.past import Past
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,8 @@ log = logging.getLogger(__name__)
 class Admin:
     """The admin UI of one service. Made on the event loop.
 
-    Without *alerts* it has no pages of alerts and events.
+    Without *alerts* it has no pages of alerts and events, without *past* charts show what this
+    process remembers.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Admin:
         gate: TokenGate | None = None,
         sampler: Sampler | None = None,
         alerts: Alerts | None = None,
+        past: Past | None = None,
     ) -> None:
         self.sessions = Sessions(token)
         self._gate = gate or TokenGate(token)
@@ -67,6 +71,7 @@ class Admin:
         parts = (self._pages, engine, subscriptions, self._sampler, self._streams)
         groups = (OverviewPages, SourcePages, SlotPages, SubscriptionPages, ChangePages)
         made: list[PageGroup] = [group(*parts) for group in groups]
+        made.append(PastPages(past, alerts, *parts))
         if alerts is not None:
             made += [AlertPages(alerts, *parts), EventPages(alerts, *parts)]
         routes = [

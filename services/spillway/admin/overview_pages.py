@@ -64,5 +64,5 @@ class OverviewPages(PageGroup):
         track = self._sampler.track(kind, name)
         if track is None:
             return []
-        column = "received_rate" if kind == "source" else "lag_bytes"
+        column = "rate" if kind == "source" else "lag_bytes"
         return list(track.series(column)[1][-150:])

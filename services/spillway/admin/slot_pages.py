@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from spillway.admin.changes import OPERATIONS, Filter, rows_of
-from spillway.admin.charts import series_of
 from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions, event
 from spillway.admin.page_group import PageGroup
@@ -58,7 +57,6 @@ class SlotPages(PageGroup):
             Route("/ui/slots/new", self._new),
             Route("/ui/slots/database", self._database),
             Route(slot, self._show),
-            Route(f"{slot}/series", self._series),
             Route(f"{slot}/changes", self._changes),
             Route(f"{slot}/tail", self._tail),
             Route(f"{slot}/advance", self._advance, methods=["POST"]),
@@ -104,10 +102,6 @@ class SlotPages(PageGroup):
             }
 
         return self._streams.respond(changed_regions(render, self._sampler.next_look))
-
-    async def _series(self, request: Request) -> Response:
-        track = self._sampler.track("slot", request.path_params["name"])
-        return JSONResponse(series_of(track, request.query_params.get("by") == "minute"))
 
     def _find(self, name: str) -> SlotView:
         slot = self._sampler.view.slot(name)

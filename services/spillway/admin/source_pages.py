@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.conninfo import make_conninfo
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from spillway.admin.charts import series_of
 from spillway.admin.forms import Form, confirm_name, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
@@ -39,7 +38,6 @@ class SourcePages(PageGroup):
             Route("/ui/sources/new", self._new),
             Route("/ui/sources/check", self._check, methods=["POST"]),
             Route("/ui/sources/{name}", self._show),
-            Route("/ui/sources/{name}/series", self._series),
             Route("/ui/sources/{name}/tables", self._tables),
             Route("/ui/sources/{name}/alter", self._alter, methods=["POST"]),
             Route("/ui/sources/{name}/drop", self._drop, methods=["POST"]),
@@ -75,10 +73,6 @@ class SourcePages(PageGroup):
             }
 
         return self._streams.respond(changed_regions(render, self._sampler.next_look))
-
-    async def _series(self, request: Request) -> Response:
-        track = self._sampler.track("source", request.path_params["name"])
-        return JSONResponse(series_of(track, request.query_params.get("by") == "minute"))
 
     async def _tables(self, request: Request) -> Response:
         """Give a database's tables, as the mirrored catalog has them: those with something in their

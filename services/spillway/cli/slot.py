@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from spillway.cli.connection import call
 from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
 from spillway.cli.output import AsJson, print_changes, print_json, record, shows
+from spillway.cli.past import Range, Step, past
 from spillway.declarations.slot_columns import listed_columns
 from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
@@ -302,6 +304,16 @@ def drop(name: Name, yes: Yes = False) -> None:
 def stats(name: Name) -> Answer:
     """Show a slot's statistics (pg_stat_replication_slots)."""
     return record(call("GET", "slots", name, "stats"), name)
+
+
+@app.command()
+@shows()
+def metrics(name: Name, reach: Range = timedelta(hours=24), step: Step = None) -> Answer:
+    """Show how a slot was: lag, what it confirmed and what was kept for it.
+
+    Each line has the largest of a stretch of time; - is not known.
+    """
+    return past("slots", name, reach, step)
 
 
 def _all_listed(slot: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from spillway.cli.connection import call
 from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import Origin
 from spillway.cli.output import record, shows
+from spillway.cli.past import Range, Step, past
 from spillway.wording import for_commands
 
 
@@ -214,6 +216,16 @@ def drop(
     """Stop receiving from a source and forget it; its slots must be gone."""
     confirm(f"Drop source {name}? What was received from it is removed here.", yes=yes)
     call("DELETE", "sources", name, query={"keep_slot": "true"} if keep_slot else None)
+
+
+@app.command()
+@shows()
+def metrics(name: Name, reach: Range = timedelta(hours=24), step: Step = None) -> Answer:
+    """Show how a source was: what it received, and what was not decoded yet.
+
+    Each line has the largest of a stretch of time; - is not known.
+    """
+    return past("sources", name, reach, step)
 
 
 def _read(dsn: str) -> str:

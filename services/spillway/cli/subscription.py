@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +16,7 @@ from spillway.cli.connection import call
 from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import shows
+from spillway.cli.past import Range, Step, past
 from spillway.declarations import spark_settings
 from spillway.declarations.command_line import takes
 from spillway.declarations.lake_options import (
@@ -427,6 +429,16 @@ def tables(
         [one["table"] for one in found],
         [Rows([_readable_table(one) for one in found], _RATES)],
     )
+
+
+@app.command()
+@shows()
+def metrics(name: Name, reach: Range = timedelta(hours=24), step: Step = None) -> Answer:
+    """Show how it was: how fresh its target was, and what was written.
+
+    Each line has the largest of a stretch of time; - is not known.
+    """
+    return past("subscriptions", name, reach, step)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from spillway.slot_manager.alerts.routes import router as alerts_router
 from spillway.slot_manager.changes.routes import router as changes_router
 from spillway.slot_manager.events.routes import router as events_router
 from spillway.slot_manager.findings.routes import router as findings_router
+from spillway.slot_manager.past.routes import router as past_router
 from spillway.slot_manager.publications.routes import router as publications_router
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
@@ -24,6 +25,7 @@ from spillway.subscriber.interface import SubscriptionInterface
 from spillway.tls import ServerCertificate
 from spillway.token_gate import TokenGate
 from spillway.users.registry import Users
+from spillway.watch.past import Past
 from spillway.watch.sampler import Sampler
 
 _DESCRIPTION: Final = (
@@ -46,6 +48,7 @@ def create_app(
     users: Users | None = None,
     alerts: Alerts | None = None,
     sampler: Sampler | None = None,
+    past: Past | None = None,
 ) -> FastAPI:
     """Make the REST service.
 
@@ -64,6 +67,7 @@ def create_app(
         users: who may come in over PostgreSQL's own protocol; None only where nobody asks for them.
         alerts: who is told what, and what happened; None only where nobody asks for it.
         sampler: what finds what is wrong, the one that pages have; one of its own otherwise.
+        past: how things were; None only where nobody asks for it.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -72,6 +76,7 @@ def create_app(
     app.state.users = users
     app.state.alerts = alerts
     app.state.sampler = sampler or Sampler(engine, subscriptions)
+    app.state.past = past
     app.state.version = version
     app.state.certificate = certificate
     app.state.bounds = bounds
@@ -89,6 +94,7 @@ def create_app(
     v1.include_router(alerts_router)
     v1.include_router(events_router)
     v1.include_router(findings_router)
+    v1.include_router(past_router)
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(metrics.router)

@@ -11,6 +11,7 @@ from spillway.errors import InvalidRequest
 from spillway.service.interface import EngineInterface
 from spillway.subscriber.interface import SubscriptionInterface
 from spillway.users.registry import Users
+from spillway.watch.past import Past
 from spillway.watch.sampler import Sampler
 
 
@@ -34,11 +35,16 @@ def _sampler(request: Request) -> Sampler:
     return cast("Sampler", request.app.state.sampler)
 
 
+def _past(request: Request) -> Past:
+    return cast("Past", request.app.state.past)
+
+
 Engine = Annotated[EngineInterface, Depends(_engine)]
 Subscriptions = Annotated[SubscriptionInterface, Depends(_subscriptions)]
 UserRegistry = Annotated[Users, Depends(_users)]
 AlertRegistry = Annotated[Alerts, Depends(_alerts)]
 Watch = Annotated[Sampler, Depends(_sampler)]
+PastOf = Annotated[Past, Depends(_past)]
 
 
 def _refuse_query(request: Request) -> None:

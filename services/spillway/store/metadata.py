@@ -30,6 +30,7 @@ from spillway.store.conflicts import ConflictTable
 from spillway.store.database import ConstraintViolation, Database
 from spillway.store.events import EventTable
 from spillway.store.fencing import check_fence
+from spillway.store.metrics import MetricTable
 from spillway.store.rows import SourceRow, SubscriptionRow
 from spillway.store.schema import LEASES, REVISION, SOURCES, SUBSCRIPTIONS
 from spillway.store.slots import SlotTable
@@ -63,6 +64,7 @@ class MetadataStore:
         self.conflicts = ConflictTable(self._database)
         self.events = EventTable(self._database)
         self.alerts = AlertTable(self._database, self.events)
+        self.metrics = MetricTable(self._database)
 
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""

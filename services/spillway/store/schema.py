@@ -23,6 +23,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Integer,
     MetaData,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0008_signs"
+REVISION: Final = "0009_metrics"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -357,4 +358,39 @@ ALERT_MESSAGES: Final = Table(
     Column("error", Text),
     Column("created_at", UtcDateTime, nullable=False),
     Column("finished_at", UtcDateTime),
+)
+
+
+def _series_of(name: str, target: str) -> Column[str]:
+    # It goes with what it is of, also when the previous release removes that.
+    return Column(name, String(63), ForeignKey(target, ondelete="CASCADE"), unique=True)
+
+
+#: What has a past: each row is of one source, slot or subscription.
+METRIC_SERIES: Final = Table(
+    "metric_series",
+    METADATA,
+    _number(),
+    _series_of("source", "sources.name"),
+    _series_of("slot", "slots.slot_name"),
+    _series_of("subscription", "subscriptions.name"),
+)
+
+#: The largest that was seen in each stretch of time; see ``store/metrics.py``.
+METRICS: Final = Table(
+    "metrics",
+    METADATA,
+    Column(
+        "series",
+        BigInteger,
+        ForeignKey("metric_series.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    # Both in seconds; the latter since 1970, a multiple of the former.
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    Column("lag_bytes", Double),
+    Column("lag_seconds", Double),
+    Column("retained_bytes", Double),
+    Column("rate", Double),
 )

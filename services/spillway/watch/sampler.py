@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import SpillwayError, UnknownSlot
+from spillway.subscriber.stats import stats_of
 from spillway.watch.findings import Finding, Limits, findings_of, unknown_subjects
 from spillway.watch.history import TICK_S, Track
 from spillway.watch.views import SlotView, SourceView
@@ -45,7 +46,8 @@ _OVERDUE: Final = 1.5
 #: whatever moved before, nothing moves now
 _STANDS_S: Final = 300.0
 SLOT_COLUMNS: Final = ("lag_bytes", "lag_seconds", "retained_bytes", "rate")
-SOURCE_COLUMNS: Final = ("received_rate", "behind_bytes")
+SOURCE_COLUMNS: Final = ("rate", "lag_bytes")
+SUBSCRIPTION_COLUMNS: Final = ("lag_bytes", "lag_seconds", "rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class Sampler:
             return None
 
     def track(self, kind: str, name: str) -> Track | None:
-        """Give what is remembered of a slot or source."""
+        """Give what is remembered of a source, a slot or a subscription."""
         return self._tracks.get((kind, name))
 
     # -- reckoning ----------------------------------------------------------------------------
@@ -254,10 +256,13 @@ class Sampler:
         self._forget(
             {("source", source.name) for source in seen.sources}
             | {("slot", slot.slot_name) for slot in seen.slots}
+            | {("subscription", one.name) for one in seen.subscriptions}
         )
         self._ask_primaries({source.name for source in seen.sources})
         sources = tuple(self._source(now, source) for source in seen.sources)
         slots = tuple(self._slot(now, slot, seen) for slot in seen.slots)
+        for one in seen.subscriptions:
+            self._subscription(now, one)
         self._note_conflicts(seen.subscriptions)
         return self._view(now, sources, slots, seen.subscriptions)
 
@@ -313,6 +318,11 @@ class Sampler:
         row = (view.lag_bytes, view.lag_seconds, info.retained_bytes, view.rate)
         self._remember(key, SLOT_COLUMNS, now, tuple(map(_number, row)))
         return view
+
+    def _subscription(self, now: float, info: SubscriptionInfo) -> None:
+        row = (info.lag_bytes, info.lag_seconds, stats_of(info).changes_per_second)
+        key = ("subscription", info.name)
+        self._remember(key, SUBSCRIPTION_COLUMNS, now, tuple(map(_number, row)))
 
     def _rate(self, key: tuple[str, str], now: float, position: int | None) -> float:
         if position is None:

@@ -1,0 +1,1 @@
+"""How sources, slots and subscriptions were."""
