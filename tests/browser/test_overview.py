@@ -32,7 +32,7 @@ def test_a_failure_is_shown_and_goes_when_it_is_mended(
     finally:
         cluster.start()
     expect(page.get_by_text("Everything is as it should be.")).to_be_visible()
-    expect(page.locator(".badge", has_text="streaming")).to_be_visible()
+    expect(page.locator(".flow .badge", has_text="streaming")).to_be_visible()
 
 
 def test_at_work(

@@ -18,6 +18,7 @@ from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.fake_users import fake_users
 from harness.kept_alerts import kept_metadata
+from spillway.admin.application import Admin
 from spillway.alerts.registry import Alerts
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
@@ -38,8 +39,16 @@ class _Http(uvicorn.Server):
 class FakeService:
     """``with FakeService() as service: service.engine.commit(…)``; signals stay the test's."""
 
-    def __init__(self, token: str | None = None) -> None:
-        self.engine = FakeEngine()
+    def __init__(
+        self,
+        token: str | None = None,
+        *,
+        engine: FakeEngine | None = None,
+        pages: bool = False,
+    ) -> None:
+        self.engine = engine or FakeEngine()
+        self._has_pages = pages
+        self._admin: Admin | None = None
         self.subscriptions = FakeSubscriptions()
         self.token = token
         self.http_port = _free_port()
@@ -60,20 +69,24 @@ class FakeService:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        metadata = self._run(kept_metadata(Path(self._stored.name)))
+        metadata = self.run(kept_metadata(Path(self._stored.name)))
         self.alerts = Alerts(metadata)
         self.sampler = Sampler(self.engine, self.subscriptions)
         self.recorder = Recorder(metadata.metrics, self.engine, self.sampler)
+        self._past = Past(metadata.metrics, self.recorder)
+        if self._has_pages:
+            self._admin = self.run(self._make_admin())
         config = uvicorn.Config(
             create_app(
                 self.engine,
                 self.subscriptions,
                 token=self.token,
                 version="0",
+                admin=self._admin,
                 users=fake_users(),
                 alerts=self.alerts,
                 sampler=self.sampler,
-                past=Past(metadata.metrics, self.recorder),
+                past=self._past,
             ),
             port=self.http_port,
             log_level="warning",
@@ -89,6 +102,8 @@ class FakeService:
 
     def __exit__(self, *exception: object) -> None:
         self.stop_grpc()
+        if self._admin is not None:
+            self.run(self._admin.stop())
         self._http.should_exit = True
         self._serving.result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -102,7 +117,20 @@ class FakeService:
         async def look() -> None:
             self.recorder.note(await self.sampler.look())
 
-        self._run(look())
+        self.run(look())
+
+    async def _make_admin(self) -> Admin:
+        admin = Admin(
+            self.engine,
+            self.subscriptions,
+            token=self.token,
+            version="0",
+            sampler=self.sampler,
+            alerts=self.alerts,
+            past=self._past,
+        )
+        admin.start()
+        return admin
 
     def start_grpc(self) -> None:
         """Listen for gRPC, again after :meth:`stop_grpc`."""
@@ -118,15 +146,16 @@ class FakeService:
             await server.start()
             return server
 
-        self._grpc = self._run(start())
+        self._grpc = self.run(start())
 
     def stop_grpc(self) -> None:
         """Drop every stream and stop to listen."""
         if self._grpc is not None:
-            self._run(self._grpc.stop(0))
+            self.run(self._grpc.stop(0))
         self._grpc = None
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run *work* on the service's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
 

@@ -20,8 +20,10 @@ from spillway.admin.access import AccessCheck, Sessions, is_page, set_cookie
 from spillway.admin.alert_pages import AlertPages
 from spillway.admin.change_pages import ChangePages
 from spillway.admin.event_pages import EventPages
+from spillway.admin.list_pages import ListPages
 from spillway.admin.live import Streams
 from spillway.admin.overview_pages import OverviewPages
+from spillway.admin.palette_pages import PalettePages
 from spillway.admin.past_pages import PastPages
 from spillway.admin.rendering import Pages
 from spillway.admin.slot_pages import SlotPages
@@ -69,7 +71,15 @@ class Admin:
         self._sampler = sampler or Sampler(engine, subscriptions)
         self._streams = Streams()
         parts = (self._pages, engine, subscriptions, self._sampler, self._streams)
-        groups = (OverviewPages, SourcePages, SlotPages, SubscriptionPages, ChangePages)
+        groups = (
+            OverviewPages,
+            ListPages,
+            SourcePages,
+            SlotPages,
+            SubscriptionPages,
+            ChangePages,
+            PalettePages,
+        )
         made: list[PageGroup] = [group(*parts) for group in groups]
         made.append(PastPages(past, alerts, *parts))
         if alerts is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from spillway.amounts import DASH, moment, size
+from markupsafe import Markup
+
+from spillway.amounts import DASH, moment, since, size
 from spillway.pg.versions import release_text
 
 if TYPE_CHECKING:
@@ -42,12 +44,30 @@ def count(value: int | None) -> str:
     return DASH if value is None else f"{value:,}"
 
 
-def short_time(text: str) -> str:
+def short_time(text: str) -> str | Markup:
     """Write a time that is an ISO text in UTC; what is none as it is."""
     try:
-        return moment(datetime.fromisoformat(text))
+        return when(datetime.fromisoformat(text))
     except ValueError:
         return text
+
+
+def when(value: datetime | None) -> str | Markup:
+    """Write a time that the browser shows in its own zone, with UTC beside it."""
+    return DASH if value is None else _time("when", value, moment(value))
+
+
+def ago(value: datetime | None) -> str | Markup:
+    """Write how long ago a time is; the time itself stands beside it."""
+    return DASH if value is None else _time("ago", value, since(value))
+
+
+def _time(kind: str, value: datetime, text: str) -> Markup:
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    at = aware.astimezone(UTC).isoformat(timespec="seconds")
+    return Markup('<time class="{}" datetime="{}" title="{}">{}</time>').format(
+        kind, at, moment(value), text
+    )
 
 
 def major(server_version_num: int) -> str:

@@ -1,12 +1,13 @@
-"""The overview: problems first, then sources, slots, and what the primaries keep."""
+"""The overview: problems first, then each source as what flows from it, then what is kept."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.routing import Route
 
+from spillway.admin.flow import flows_of
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
 from spillway.watch.sampler import pinned
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from spillway.watch.sampler import View
+
+#: the others are folded
+_FINDINGS_SHOWN: Final = 3
 
 
 class OverviewPages(PageGroup):
@@ -37,7 +41,7 @@ class OverviewPages(PageGroup):
             values = self._values(self._sampler.view)
             return {
                 name: self._pages.text(f"overview/{name}.html", **values)
-                for name in ("totals", "findings", "sources", "subscriptions", "slots")
+                for name in ("findings", "flow", "totals")
             }
 
         return self._streams.respond(changed_regions(render, self._sampler.next_look))
@@ -47,6 +51,7 @@ class OverviewPages(PageGroup):
         rates = [s.received_rate for s in view.sources if not math.isnan(s.received_rate)]
         retained = [s.info.retained_bytes for s in view.slots if s.info.retained_bytes is not None]
         usable = [s for s in view.slots if s.info.invalidation_reason is None]
+        flows = flows_of(view)
         return {
             "view": view,
             "longest_lag": max(lags, default=None),
@@ -55,14 +60,17 @@ class OverviewPages(PageGroup):
             "retained": sum(retained) if retained or not view.slots else None,
             "received_rate": sum(rates) if rates else None,
             "pinned": pinned(view),
-            "received": {s.info.name: self._spark("source", s.info.name) for s in view.sources},
-            "lag": {s.info.slot_name: self._spark("slot", s.info.slot_name) for s in view.slots},
+            "flows": flows,
+            "shown_findings": _FINDINGS_SHOWN,
+            "lag": {
+                name: self._lags(name)
+                for flow in flows.shown
+                for reader in flow.readers
+                if (name := reader.slot.info.slot_name)
+            },
         }
 
-    def _spark(self, kind: str, name: str) -> list[float]:
+    def _lags(self, slot: str) -> list[float]:
         """Give what a sparkline draws: the last five minutes."""
-        track = self._sampler.track(kind, name)
-        if track is None:
-            return []
-        column = "rate" if kind == "source" else "lag_bytes"
-        return list(track.series(column)[1][-150:])
+        track = self._sampler.track("slot", slot)
+        return [] if track is None else list(track.series("lag_bytes")[1][-150::3])

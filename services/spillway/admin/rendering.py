@@ -33,7 +33,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        names = ("rate", "count", "major", "assignments", "per_second", "short_time")
+        names = ("rate", "count", "major", "assignments", "per_second", "short_time", "when", "ago")
         self._environment.filters.update({name: getattr(formats, name) for name in names})
         shared = ("size", "duration", "since", "moment")
         self._environment.filters.update({name: getattr(amounts, name) for name in shared})

@@ -52,7 +52,6 @@ class SlotPages(PageGroup):
     def routes(self) -> list[Route]:
         slot = "/ui/slots/{name}"
         return [
-            Route("/ui/slots", self._new, methods=["GET"]),
             Route("/ui/slots", self._create, methods=["POST"]),
             Route("/ui/slots/new", self._new),
             Route("/ui/slots/database", self._database),

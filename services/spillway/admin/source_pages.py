@@ -33,7 +33,6 @@ class SourcePages(PageGroup):
 
     def routes(self) -> list[Route]:
         return [
-            Route("/ui/sources", self._new, methods=["GET"]),
             Route("/ui/sources", self._create, methods=["POST"]),
             Route("/ui/sources/new", self._new),
             Route("/ui/sources/check", self._check, methods=["POST"]),

@@ -55,7 +55,6 @@ class SubscriptionPages(PageGroup):
     def routes(self) -> list[Route]:
         one = "/ui/subscriptions/{name}"
         return [
-            Route("/ui/subscriptions", self._new, methods=["GET"]),
             Route("/ui/subscriptions", self._create, methods=["POST"]),
             Route("/ui/subscriptions/new", self._new),
             Route("/ui/subscriptions/tables", self._choice),

@@ -47,14 +47,17 @@ class Consumer:
     user: str | None = None
 
     @property
+    def program(self) -> str:
+        """How its program names itself, without its libraries; empty: not at all."""
+        program = self.client or ""
+        # What follows in a User-Agent is its libraries.
+        return program if self.protocol == POSTGRESQL else program.split(" ", 1)[0]
+
+    @property
     def shortly(self) -> str:
         """Name it in a few words: its program, who it is, and where it came from."""
-        program = self.client or ""
-        if self.protocol != POSTGRESQL:
-            # What follows in a User-Agent is its libraries.
-            program = program.split(" ", 1)[0]
         user = None if self.user is None else f"user {self.user}"
-        return ", ".join(filter(None, (program, user, self.address))) or f"a {self.kind}"
+        return ", ".join(filter(None, (self.program, user, self.address))) or f"a {self.kind}"
 
     def __str__(self) -> str:
         """Name it as a person would."""

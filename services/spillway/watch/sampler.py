@@ -257,6 +257,11 @@ class Sampler:
             {("source", source.name) for source in seen.sources}
             | {("slot", slot.slot_name) for slot in seen.slots}
             | {("subscription", one.name) for one in seen.subscriptions}
+            | {
+                ("session", f"{source.name}/{session.database}")
+                for source in seen.sources
+                for session in source.sessions
+            }
         )
         self._ask_primaries({source.name for source in seen.sources})
         sources = tuple(self._source(now, source) for source in seen.sources)
@@ -296,12 +301,23 @@ class Sampler:
 
     def _source(self, now: float, info: SourceInfo) -> SourceView:
         key = ("source", info.name)
-        view = self._source_view(info, self._rate(key, now, info.received_lsn))
+        decoded = {
+            one.database: self._rate(
+                ("session", f"{info.name}/{one.database}"), now, one.decoded_lsn
+            )
+            for one in info.sessions
+        }
+        view = self._source_view(info, self._rate(key, now, info.received_lsn), decoded)
         row = (view.received_rate, _number(view.behind_bytes))
         self._remember(key, SOURCE_COLUMNS, now, row)
         return view
 
-    def _source_view(self, info: SourceInfo, received_rate: float) -> SourceView:
+    def _source_view(
+        self,
+        info: SourceInfo,
+        received_rate: float,
+        decoded_rates: Mapping[str, float] | None = None,
+    ) -> SourceView:
         decoded = [s.decoded_lsn for s in info.sessions if s.decoded_lsn is not None]
         behind = (
             max(0, info.received_lsn - min(decoded))
@@ -310,7 +326,9 @@ class Sampler:
         )
         # A source that was added a moment ago is not among them yet.
         primary = self._primaries.get(info.name) or _Primary()
-        return SourceView(info, received_rate, behind, primary.cost, primary.error)
+        return SourceView(
+            info, received_rate, behind, primary.cost, primary.error, decoded_rates or {}
+        )
 
     def _slot(self, now: float, info: SlotInfo, seen: _Seen) -> SlotView:
         key = ("slot", info.slot_name)

@@ -4,10 +4,12 @@ it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from spillway.service.model import PrimaryCost, SlotInfo, SourceInfo
 
 
@@ -34,3 +36,5 @@ class SourceView:
     cost: PrimaryCost | None
     #: why that is not known
     cost_error: str | None
+    #: how fast each database is decoded, in bytes of WAL a second; NaN: not known yet
+    decoded_rates: Mapping[str, float] = field(default_factory=dict)

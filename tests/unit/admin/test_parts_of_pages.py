@@ -41,6 +41,7 @@ from spillway.watch.history import Ring, Track
 from spillway.watch.sampler import Sampler
 
 STATIC = Path(formats.__file__).parent / "static"
+PROJECT = Path(__file__).resolve().parents[3]
 TOKEN = "s3cret"
 
 
@@ -56,6 +57,22 @@ def test_what_is_taken_from_others_is_as_it_was_published() -> None:
         assert (vendor / licence).stat().st_size > 300
     there = {path.name for path in vendor.iterdir()} - {"README.md"}
     assert there == {name for name, _, _ in listed} | {licence for _, licence, _ in listed}
+
+
+def test_sizes_and_colours_are_tokens() -> None:
+    """What is in no token is nowhere: a colour, and a size of type."""
+    tokens = (STATIC / "tokens.css").read_text()
+    known = set(re.findall(r"(--[a-z0-9-]+):", tokens))
+    for sheet in STATIC.glob("*.css"):
+        text = re.sub(r"/\*.*?\*/", "", sheet.read_text(), flags=re.DOTALL)
+        assert set(re.findall(r"var\((--[a-z0-9-]+)\)", text)) <= known, sheet.name
+        if sheet.name != "tokens.css":
+            assert not re.search(r"#[0-9a-fA-F]{3,8}\b|\brgba?\(|\bhsla?\(", text), sheet.name
+            assert not re.search(r"font-size: (?!var\(--t[1-6]\)|0\.93em|inherit)", text), (
+                sheet.name
+            )
+    described = (PROJECT / "docs" / "explanation" / "admin-ui.md").read_text()
+    assert known <= set(re.findall(r"`(--[a-z0-9-]+)`", described))
 
 
 def test_templates_hold_no_script_style_or_other_host() -> None:

@@ -29,8 +29,27 @@
     target.replaceChildren(box);
   });
 
+  // -- times: the reader's own zone, with UTC beside them ----------------------------------------
+  const two = (number) => String(number).padStart(2, "0");
+  const local = (at) =>
+    `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  const localise = (root) => {
+    for (const time of root.querySelectorAll("time.when, time.ago")) {
+      const at = new Date(time.dateTime);
+      if (Number.isNaN(at.getTime()) || time.dataset.local) continue;
+      time.dataset.local = "yes";
+      if (time.classList.contains("when")) time.textContent = local(at);
+      else time.title = `${local(at)}; ${time.title}`;
+    }
+  };
+  localise(document);
+  document.body.addEventListener("htmx:afterSwap", (event) => localise(event.detail.target));
+  const zone = document.getElementById("zone");
+  if (zone) zone.textContent = `Times are those of ${Intl.DateTimeFormat().resolvedOptions().timeZone}; UTC on hover`;
+
   // -- live parts --------------------------------------------------------------------------
   const url = document.body.dataset.liveUrl;
+  const follows = "liveFollows" in document.body.dataset;
   const status = document.getElementById("live");
   let lookedAt = new Date();
   const say = (state, text) => {
@@ -44,17 +63,22 @@
   const put = (name, html) => {
     const part = document.querySelector(`[data-live="${name}"]`);
     if (!part) return;
-    Idiomorph.morph(part, html, {
+    const fresh = document.createElement("template");
+    fresh.innerHTML = html;
+    localise(fresh.content);
+    Idiomorph.morph(part, [...fresh.content.childNodes], {
       morphStyle: "innerHTML",
       ignoreActiveValue: true,
-      // What a reader opened stays open.
-      callbacks: { beforeAttributeUpdated: (attribute) => attribute !== "open" },
+      // What a reader opened stays open, what was ticked stays ticked.
+      callbacks: { beforeAttributeUpdated: (attribute) => attribute !== "open" && attribute !== "checked" },
     });
     htmx.process(part);
+    document.dispatchEvent(new CustomEvent("spillway:part", { detail: name }));
   };
   let source = null;
   const open = () => {
-    source = new EventSource(url);
+    // What a list shows stands in the address; its stream follows that.
+    source = new EventSource(follows ? url + location.search : url);
     source.onopen = () => say("live", "live");
     source.onerror = () => {
       say("lost", "the service does not answer");
@@ -89,7 +113,41 @@
       else if (!source && status.dataset.state !== "gone") open();
     });
     addEventListener("pagehide", close);
+    document.body.addEventListener("htmx:replacedInHistory", () => {
+      if (!follows) return;
+      close();
+      open();
+    });
   }
+
+  // -- lists: an address without what is not asked; what is ticked ------------------------------
+  document.body.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.elt.id !== "filter") return;
+    for (const [name, value] of Object.entries(event.detail.parameters)) if (value === "") delete event.detail.parameters[name];
+  });
+  const bulk = document.getElementById("bulk");
+  if (bulk) {
+    const boxes = () => [...document.querySelectorAll("#list tbody .tick input")];
+    const tell = () => {
+      const number = boxes().filter((box) => box.checked).length;
+      document.getElementById("ticked").textContent = number ? `${number} ticked` : "None ticked";
+      for (const button of bulk.querySelectorAll("button")) button.disabled = number === 0;
+      const all = document.getElementById("tick-all");
+      if (!all) return;
+      all.checked = number > 0 && number === boxes().length;
+      all.indeterminate = number > 0 && number < boxes().length;
+    };
+    document.addEventListener("change", (event) => {
+      if (event.target.id === "tick-all") for (const box of boxes()) box.checked = event.target.checked;
+      if (event.target.closest(".tick")) tell();
+    });
+    document.addEventListener("spillway:part", tell);
+    document.body.addEventListener("htmx:afterSettle", tell);
+  }
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button.dismiss");
+    if (button) button.closest("form, section").remove();
+  });
 
   // -- copy buttons ------------------------------------------------------------------------
   document.addEventListener("click", async (event) => {
@@ -157,6 +215,17 @@
     document.addEventListener("visibilitychange", () => document.hidden && stop());
     addEventListener("pagehide", stop);
   }
+
+  // -- what the address names is opened: /ui/slots/audit#rewind ---------------------------------
+  const named = () => {
+    const place = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!place || place.tagName !== "DETAILS") return;
+    place.open = true;
+    place.scrollIntoView({ block: "center" });
+    (place.querySelector("input:not([type=hidden]), button, textarea") || place.querySelector("summary")).focus({ preventScroll: true });
+  };
+  named();
+  addEventListener("hashchange", named);
 
   // -- forms -------------------------------------------------------------------------------
   const options = document.getElementById("f-options");
