@@ -7,8 +7,9 @@ subscription, or waking the service, until the last row is seen on the target. S
 both figures. The stock worker writes into one database of the target's server, ours into another;
 their tables must be equal afterwards.
 
-The *lag* is measured with both at work at the same time: a row bears the time of its INSERT at the
-source; when it is visible on the target is told by the commit's record in the target's WAL.
+The *lag* is measured with each alone, and with both at work at the same time: a row bears the time
+of its INSERT at the source; when it is visible on the target is told by the commit's record in the
+target's WAL.
 
 Then a first copy of two tables, by each of them: :mod:`bench.initial_copy`.
 """
@@ -65,7 +66,13 @@ def apply(scene: Scene) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     major = scene.on.cluster.major
     with (
-        Cluster(major, shared_buffers="256MB", max_wal_size="16GB") as there,
+        Cluster(
+            major,
+            shared_buffers="256MB",
+            max_wal_size="16GB",
+            # The launcher would not start the worker again within 5 s of its last start.
+            wal_retrieve_retry_interval="10ms",
+        ) as there,
         bench_source(scene.service, scene.on.bench, {}),
     ):
         theirs = prepare(there).bench
@@ -95,6 +102,7 @@ def apply(scene: Scene) -> dict[str, Any]:
     figures["lag"] = _lag(scene, major)
     for side in (POSTGRESQL, SPILLWAY):
         scene.say(f"   lag, {side}: {figures['lag'][side]} ms")
+        scene.say(f"   lag, {side} alone: {figures['lag']['alone'][side]} ms")
     figures["copy"] = initial_copy.compare(
         max(1000, int(_COPIED_ROWS * scene.scale)), scene.repeats, scene.say
     )
@@ -261,16 +269,17 @@ def _compare(theirs: Database, ours: Database) -> None:
 
 
 def _lag(scene: Scene, major: int) -> dict[str, Any]:
-    """Milliseconds from a row's INSERT at the source to its commit on the target."""
+    """Milliseconds from a row's INSERT at the source to its commit on the target: each side alone,
+    and both at once.
+    """
     source = scene.on.bench
     table = "CREATE TABLE apply_lag (n int PRIMARY KEY, at timestamptz DEFAULT clock_timestamp())"
     source.execute(table)
     source.execute("CREATE PUBLICATION lag FOR TABLE apply_lag")
-    seconds = _LAG_S if scene.scale > _SMALL else 1.0
-    number = int(_RATE * seconds)
+    number = int(_RATE * (_LAG_S if scene.scale > _SMALL else 1.0))
     try:
         with (
-            Cluster(major, shared_buffers="256MB") as there,
+            Cluster(major, shared_buffers="256MB", wal_retrieve_retry_interval="10ms") as there,
             bench_source(scene.service, source, {}),
             scene.service.awake(),
         ):
@@ -286,20 +295,17 @@ def _lag(scene: Scene, major: int) -> dict[str, Any]:
                 "/subscriptions",
                 json={**_declared(scene, ours), "publications": ["lag"]},
             )
+            sides = {POSTGRESQL: theirs, SPILLWAY: ours}
             try:
                 wait_until(lambda: _state(scene) == "streaming", "our subscription streams")
-                time.sleep(1)
-                reached = _commit_at_rate(source, number)
-                sides = {POSTGRESQL: theirs, SPILLWAY: ours}
-                for side, target in sides.items():
-                    wait_until(
-                        lambda t=target: t.value("SELECT max(n) FROM apply_lag") == number - 1,  # type: ignore[misc]
-                        f"{side}'s last row",
-                    )
-                return {
-                    "rate": round(reached),
-                    **{side: _quantiles(target, number) for side, target in sides.items()},
-                }
+                both = _round(source, sides, 0, number)
+                theirs.execute("ALTER SUBSCRIPTION lag DISABLE")
+                alone = _round(source, {SPILLWAY: ours}, number, number)
+                theirs.execute("ALTER SUBSCRIPTION lag ENABLE")
+                _wait_for_row(POSTGRESQL, theirs, 2 * number - 1)
+                with scene.service.asleep():
+                    alone |= _round(source, {POSTGRESQL: theirs}, 2 * number, number)
+                return {**both, "alone": alone}
             finally:
                 scene.service.call("DELETE", f"/subscriptions/{_SUBSCRIPTION}")
                 theirs.execute("DROP SUBSCRIPTION lag")
@@ -308,18 +314,38 @@ def _lag(scene: Scene, major: int) -> dict[str, Any]:
         source.execute("DROP TABLE apply_lag")
 
 
-def _commit_at_rate(source: Database, number: int) -> float:
+def _round(
+    source: Database, targets: dict[str, Database], first: int, number: int
+) -> dict[str, Any]:
+    """Commit *number* rows, and see when each of *targets* had them."""
+    time.sleep(1)
+    reached = _commit_at_rate(source, first, number)
+    for side, target in targets.items():
+        _wait_for_row(side, target, first + number - 1)
+    return {
+        "rate": round(reached),
+        **{side: _quantiles(target, first, number) for side, target in targets.items()},
+    }
+
+
+def _wait_for_row(side: str, target: Database, n: int) -> None:
+    wait_until(
+        lambda: target.value("SELECT max(n) FROM apply_lag") == n, f"{side}'s last row", _LIMIT_S
+    )
+
+
+def _commit_at_rate(source: Database, first: int, number: int) -> float:
     with source.connect() as connection:
         started_s = time.monotonic()
         for n in range(number):
             ahead_s = started_s + n / _RATE - time.monotonic()
             if ahead_s > 0:
                 time.sleep(ahead_s)
-            connection.execute("INSERT INTO apply_lag (n) VALUES (%s)", [n], prepare=True)
+            connection.execute("INSERT INTO apply_lag (n) VALUES (%s)", [first + n], prepare=True)
         return number / (time.monotonic() - started_s)
 
 
-def _quantiles(target: Database, number: int) -> dict[str, float]:
+def _quantiles(target: Database, first: int, number: int) -> dict[str, float]:
     # A commit's timestamp, as SQL has it, is the source's.
     end = flushed_lsn(target)
     committed: dict[int, int] = {}
@@ -332,7 +358,7 @@ def _quantiles(target: Database, number: int) -> dict[str, float]:
             committed[record.xid] = int.from_bytes(record.data[:8], "little")
     rows = target.query(
         "SELECT xmin::text::bigint, (extract(epoch FROM at) * 1e6)::bigint FROM apply_lag"
-        " WHERE n >= %s",
-        [number // 10],
+        " WHERE n >= %s AND n < %s",
+        [first + number // 10, first + number],
     )
     return quantiles_ms(sorted(committed[xid] + _EPOCH_US - at_us for xid, at_us in rows))

@@ -1,18 +1,28 @@
 """A subscription's initial copy: CREATE SUBSCRIPTION's table sync beside Spillway's, in one run.
+And pgcopydb beside it, if it is on PATH.
 
     python -m bench.initial_copy [--rows N] [--rounds N]
 
 The same two tables, of N rows each with a primary key and one more index, go from one server of 18
 to another, by two connections: PostgreSQL's two table sync workers, in text and in binary, then
-ours, as it is and with ``defer_indexes``. The target is emptied before each. The source pairs its
-snapshot with an LSN by a temporary slot in all of them, so no service takes part. Wall time, and
-CPU seconds of both servers and of the program, which don't change with whoever else is at work.
+ours, as it is and without ``defer_indexes``. The target is emptied before each. The source pairs
+its snapshot with an LSN by a temporary slot in all of them, so no service takes part. Wall time,
+and CPU seconds of both servers and of the program, which don't change with whoever else is at work.
+
+``pgcopydb clone`` has its turn between servers of a major that it knows, with two processes for
+tables and two for indexes, and ours between the same. It makes the tables itself, so they are
+dropped before; its primary keys are made after the rows, ours are there. ``VACUUM ANALYZE``, which
+it does at the end, is part of what it does, and not of what ours does.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import statistics
+import subprocess
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +42,12 @@ if TYPE_CHECKING:
 #: rows of the comparison
 STOCK_TEXT: Final = "PostgreSQL, text"
 OURS: Final = "Spillway"
+PGCOPYDB: Final = "pgcopydb"
+#: ours between the servers that pgcopydb is measured with
+OURS_BESIDE: Final = "Spillway, beside pgcopydb"
 _MAJOR: Final = 18
+#: Debian's pgcopydb, and the pg_dump that it comes with, know no later one.
+_PGCOPYDB_MAJOR: Final = 15
 _TABLES: Final = 2
 _MEMORY: Final[dict[str, Any]] = {
     "shared_buffers": "512MB",
@@ -57,24 +72,37 @@ def compare(rows: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any
         BenchFailed: rows are missing.
     """
     runs: dict[str, list[dict[str, float]]] = {}
-    with (
-        Cluster(_MAJOR, **_MEMORY) as here,
-        Cluster(_MAJOR, max_sync_workers_per_subscription=2, **_MEMORY) as there,
-    ):
-        source, target = here.create_database("source"), there.create_database("target")
-        _fill(source, target, rows)
-        for _ in range(rounds):
-            for name, copy in (
-                (STOCK_TEXT, lambda: _stock(source, target, "false")),
-                ("PostgreSQL, binary", lambda: _stock(source, target, "true")),
-                (OURS, lambda: _ours(source, target, defer_indexes=False)),
-                ("Spillway, defer_indexes", lambda: _ours(source, target, defer_indexes=True)),
-            ):
-                run = _measure(source, target, copy)
-                if run.pop("rows") != _TABLES * rows:
-                    raise BenchFailed(f"first copy, {name}: rows are missing")
-                runs.setdefault(name, []).append(run)
-                say(f"   first copy, {name}: " + ", ".join(f"{k} {v:.2f}" for k, v in run.items()))
+
+    def measure(
+        major: int, copies: dict[str, Callable[[Database, Database], None]], **settings: Any
+    ) -> None:
+        with (
+            Cluster(major, **_MEMORY) as here,
+            Cluster(major, **settings, **_MEMORY) as there,
+        ):
+            source, target = here.create_database("source"), there.create_database("target")
+            _fill(source, target, rows)
+            for _ in range(rounds):
+                for name, copy in copies.items():
+                    run = _measure(source, target, copy)
+                    if run.pop("rows") != _TABLES * rows:
+                        raise BenchFailed(f"first copy, {name}: rows are missing")
+                    runs.setdefault(name, []).append(run)
+                    told = ", ".join(f"{k} {v:.2f}" for k, v in run.items())
+                    say(f"   first copy, {name}: {told}")
+
+    measure(
+        _MAJOR,
+        {
+            STOCK_TEXT: lambda source, target: _stock(source, target, "false"),
+            "PostgreSQL, binary": lambda source, target: _stock(source, target, "true"),
+            OURS: _ours,
+            "Spillway, defer_indexes false": lambda source, target: _ours(source, target, False),
+        },
+        max_sync_workers_per_subscription=2,
+    )
+    if shutil.which("pgcopydb"):
+        measure(_PGCOPYDB_MAJOR, {PGCOPYDB: _pgcopydb, OURS_BESIDE: _ours})
     return {
         "rows": _TABLES * rows,
         **{
@@ -85,23 +113,29 @@ def compare(rows: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any
 
 
 def _fill(source: Database, target: Database, rows: int) -> None:
+    _make(source)
+    _make(target)
     for number in range(_TABLES):
-        for database in (source, target):
-            database.execute(
-                f"CREATE TABLE t{number} (id bigint PRIMARY KEY, account int,"
-                " amount numeric(12, 2), at timestamptz, note text)"
-            )
-            database.execute(f"CREATE INDEX ON t{number} (account)")
         source.execute(
             f"INSERT INTO t{number} SELECT n, (n::bigint * 7919) % 100000, n / 100.0,"
             " timestamptz '2026-01-01' + n * interval '1 s', md5(n::text) || md5((n + 1)::text)"
             f" FROM generate_series(1, {rows}) n"
         )
     source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    source.execute("VACUUM ANALYZE")
     source.execute("CHECKPOINT")
     target.execute("CREATE SCHEMA spillway")
     for statement in TABLES_SQL:
         target.execute(statement)
+
+
+def _make(database: Database) -> None:
+    for number in range(_TABLES):
+        database.execute(
+            f"CREATE TABLE t{number} (id bigint PRIMARY KEY, account int, amount numeric(12, 2),"
+            " at timestamptz, note text)"
+        )
+        database.execute(f"CREATE INDEX ON t{number} (account)")
 
 
 def _stock(source: Database, target: Database, binary: str) -> None:
@@ -113,7 +147,22 @@ def _stock(source: Database, target: Database, binary: str) -> None:
         time.sleep(0.02)
 
 
-def _ours(source: Database, target: Database, *, defer_indexes: bool) -> None:
+def _pgcopydb(source: Database, target: Database) -> None:
+    target.execute("DROP TABLE t0, t1; DROP PUBLICATION IF EXISTS p")
+    with tempfile.TemporaryDirectory(prefix="spillway-bench-") as directory:
+        subprocess.run(
+            [
+                *("pgcopydb", "clone", "--dir", f"{directory}/work", "--no-owner"),
+                *("--source", source.dsn, "--target", target.dsn),
+                *("--table-jobs", "2", "--index-jobs", "2"),
+            ],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "XDG_DATA_HOME": directory},
+        )
+
+
+def _ours(source: Database, target: Database, defer_indexes: bool | None = None) -> None:
     settings = {"session_replication_role": "replica"}
     sync = TableSync(
         "s",
@@ -134,14 +183,18 @@ def _nothing_to_catch_up(
     raise AssertionError("nothing is written meanwhile")
 
 
-def _measure(source: Database, target: Database, copy: Callable[[], None]) -> dict[str, float]:
-    target.execute("TRUNCATE t0, t1, spillway.tables")
+def _measure(
+    source: Database, target: Database, copy: Callable[[Database, Database], None]
+) -> dict[str, float]:
+    target.execute("DROP TABLE t0, t1")
+    _make(target)
+    target.execute("TRUNCATE spillway.tables")
     target.execute("CHECKPOINT")
     clusters = source.cluster, target.cluster
     before = [tree_cpu_seconds(cluster.pid) for cluster in clusters]
-    started_s, own_s = time.perf_counter(), time.process_time()
-    copy()
-    took_s, own_s = time.perf_counter() - started_s, time.process_time() - own_s
+    started_s, own_s = time.perf_counter(), _own_cpu_s()
+    copy(source, target)
+    took_s, own_s = time.perf_counter() - started_s, _own_cpu_s() - own_s
     spent = [
         tree_cpu_seconds(cluster.pid) - cpu_s
         for cluster, cpu_s in zip(clusters, before, strict=True)
@@ -156,6 +209,11 @@ def _measure(source: Database, target: Database, copy: Callable[[], None]) -> di
         "program CPU s": own_s,
         "rows": rows,
     }
+
+
+def _own_cpu_s() -> float:
+    """CPU seconds of this process, and of programs that it has run and that have ended."""
+    return sum(os.times()[:4])
 
 
 if __name__ == "__main__":

@@ -452,10 +452,17 @@ def _apply(results: Results) -> Iterator[str]:
     yield f"Lag from INSERT to commit on the target, ms, {lag['rate']:,} transactions a second:"
     yield ""
     names = tuple(lag[SPILLWAY])
-    sides = [(side, *(f"{lag[side][n]:.2f}" for n in names)) for side in (POSTGRESQL, SPILLWAY)]
+    sides = [
+        (side + what, *(f"{of[side][n]:.2f}" for n in names))
+        for what, of in ((", both at once", lag), (", alone", lag["alone"]))
+        for side in (POSTGRESQL, SPILLWAY)
+    ]
     yield from _table(("", *(f"p{100 * float(n):g}" for n in names)), sides, numbers_from=1)
     copied = figures["copy"]
-    yield f"First copy of two tables, {copied['rows']:,} rows, by two connections, PostgreSQL 18:"
+    yield (
+        f"First copy of two tables, {copied['rows']:,} rows, by two connections, PostgreSQL 18 (15 "
+        "where pgcopydb takes part):"
+    )
     yield ""
     taken = {who: run for who, run in copied.items() if isinstance(run, dict)}
     names = tuple(next(iter(taken.values())))

@@ -56,8 +56,8 @@ class ApplyOptions:
     copy_connections: int = 2
     #: bytes of changes that one transaction of the target takes at most, but for a larger one
     group_bytes: int = 16 << 20
-    #: indexes that aren't constraints are made after a table's first copy
-    defer_indexes: bool = False
+    #: indexes that aren't constraints are made after a table's first copy; None: a large one's
+    defer_indexes: bool | None = None
     #: seconds between two settings of sequences; 0: at the first copy and a refresh only
     sync_sequences: int = 0
     #: ``always``: every transaction change by change, one for one, as PostgreSQL's worker

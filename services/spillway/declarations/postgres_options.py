@@ -134,8 +134,8 @@ POSTGRES_OPTIONS: Final[tuple[PostgresOption, ...]] = (
     PostgresOption(
         "defer_indexes",
         "flag",
-        "Drop indexes that are no constraints for a table's first copy, and make them after it.",
-        default=False,
+        "Drop indexes that are no constraints for a table's first copy, and make them after it. "
+        "Without it: those of tables whose heap has 8 MiB and more at the source.",
     ),
     PostgresOption(
         "sync_sequences",

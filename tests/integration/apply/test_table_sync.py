@@ -12,6 +12,7 @@ from harness.postgresql_subscription import Load, Publication, wait_until
 from harness.serve_process import ServeProcess
 from harness.table_sync import Copied, Ends, Told, lsn_now
 from harness.tiers import deep
+from spillway.apply.sync import indexes
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.forget import forget_subscription
 from spillway.failpoints import armed
@@ -316,17 +317,80 @@ def test_dropped_in_the_midst_indexes_are_there_again(
     ends, _, target = _filled(room)
     target.execute("CREATE INDEX t0_other ON t0 (s, a)")
     query = "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 't0'::regclass"
-    indexes = set(target.query(query))
+    there = set(target.query(query))
     settings = {"range_bytes": _SMALL_RANGE, "connections": 1, "defer_indexes": True}
     ends.killed_at("table_sync.after_range=kill@2", **settings)
     assert len(target.query(query)) == 1
     # Somebody has made it meanwhile.
     target.execute("CREATE INDEX t0_other ON t0 (s, a)")
     forget_subscription(ends.plan)
-    assert set(target.query(query)) == indexes
+    assert set(target.query(query)) == there
     assert "t0_other" in caplog.text
     assert "t0_a" not in caplog.text
     assert target.value("SELECT to_regclass('spillway.tables') IS NULL")
+
+
+@pytest.mark.parametrize(("asked", "large"), [(None, True), (None, False), (False, True)])
+def test_unasked_a_large_tables_indexes_are_made_after_its_copy(
+    room: Room, monkeypatch: pytest.MonkeyPatch, asked: bool | None, large: bool
+) -> None:
+    ends, source, target = _filled(room)
+    if large:
+        monkeypatch.setattr(indexes, "WORTH_BYTES", 300_000)
+    query = (
+        "SELECT indexrelid::regclass::text, indexrelid FROM pg_index"
+        " WHERE indrelid = 't0'::regclass"
+    )
+    before = dict(target.query(query))
+    sync = ends.sync(Told(), defer_indexes=asked)
+    sync.first_copy(ends.position())
+    after = dict(target.query(query))
+    assert after.keys() == before.keys()
+    assert after["t0_pkey"] == before["t0_pkey"]
+    assert (after["t0_a"] != before["t0_a"]) is (asked is None and large)
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+def test_only_indexes_that_come_back_as_they_were_are_dropped(room: Room) -> None:
+    _, target = room.pair()
+    role = f"index_maker_{target.name}"
+    target.execute(f"CREATE ROLE {role}")
+    with target.connect() as connection:
+        connection.execute("SET allow_in_place_tablespaces = on")
+        connection.execute(f"CREATE TABLESPACE {target.name} LOCATION ''")
+    target.execute(
+        "CREATE SCHEMA shut; CREATE TABLE shut.t (id int PRIMARY KEY, a int, s text);"
+        "CREATE UNIQUE INDEX u ON shut.t (a, id); CREATE INDEX plain ON shut.t (a);"
+        "CREATE INDEX partial ON shut.t (s DESC) WHERE a > 3;"
+        "CREATE INDEX told ON shut.t (a); COMMENT ON INDEX shut.told IS 'why';"
+        "CREATE INDEX counted ON shut.t ((a + 1));"
+        "ALTER INDEX shut.counted ALTER COLUMN 1 SET STATISTICS 500;"
+        f"CREATE INDEX elsewhere ON shut.t (a) TABLESPACE {target.name};"
+        f"ALTER TABLE shut.t OWNER TO {role}; GRANT USAGE ON SCHEMA shut TO {role}"
+    )
+    query = (
+        "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'shut.t'::regclass"
+        " ORDER BY 1"
+    )
+    before = target.query(query)
+    oid = int(target.value("SELECT 'shut.t'::regclass::oid::int8"))
+    try:
+        with target.connect() as connection, connection.transaction():
+            # It may drop them there, and not make them.
+            connection.execute(f"SET LOCAL ROLE {role}")
+            assert indexes.drop(connection, oid) == []
+        target.execute(f"GRANT CREATE ON SCHEMA shut TO {role}")
+        with target.connect() as connection, connection.transaction():
+            connection.execute(f"SET LOCAL ROLE {role}")
+            dropped = indexes.drop(connection, oid)
+            assert [one.split()[2] for one in dropped] == ["partial", "plain"]
+            indexes.make(connection, dropped)
+        assert target.query(query) == before
+    finally:
+        target.execute("DROP SCHEMA shut CASCADE")
+        target.execute(f"DROP TABLESPACE {target.name}")
+        target.execute(f"DROP ROLE {role}")
 
 
 def test_after_a_failure_of_a_connection_it_goes_on_with_the_same_snapshot(room: Room) -> None:

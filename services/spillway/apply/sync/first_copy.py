@@ -229,7 +229,7 @@ class FirstCopy:
             ).fetchone()
             is_ours = row is not None and not row[0]
             dropped: tuple[str, ...] = table.dropped_indexes
-            if self._settings.defer_indexes and is_ours and matched.kind == "r":
+            if is_ours and matched.kind == "r" and self._defers(published):
                 dropped += tuple(indexes.drop(target, matched.oid))
             table = replace(
                 table,
@@ -248,6 +248,11 @@ class FirstCopy:
             self._states.store(target, table)
         self._states.changed(table)
         return TableCopy(made, list(range(len(made.ranges))), is_one=not is_ours)
+
+    def _defers(self, published: PublishedTable) -> bool:
+        """Say whether a table's indexes are dropped for its copy, as far as they may be."""
+        asked = self._settings.defer_indexes
+        return published.size_bytes >= indexes.WORTH_BYTES if asked is None else asked
 
     def _finish(self, copy: TableCopy) -> None:
         """All ranges of a table are durable: what is left of its copy."""

@@ -30,8 +30,9 @@ class SyncSettings:
     connections: int = 2
     #: of a heap, about, that one COPY reads
     range_bytes: int = 128 << 20
-    #: indexes that are no constraints are dropped for the copy and made again
-    defer_indexes: bool = False
+    #: indexes that are no constraints are dropped for the copy and made again; None: those of a
+    #: table that is large enough for it
+    defer_indexes: bool | None = None
     #: tables that the target lacks are made from the source's definitions
     create_tables: bool = False
     #: sequences are set again after so many seconds; None: at the first copy and a refresh only
