@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from harness.cluster import Cluster, Database
     from spillway.apply.conflicts.conflict import Conflict
+    from spillway.apply.exact.dead_rows import DeadRows
 
 _CONFLICT: Final = re.compile(
     r"^\S+ \S+ \S+ \[\d+\] (?:LOG|ERROR):  (conflict detected on relation .*)\n"
@@ -124,6 +125,8 @@ class Ours:
     user: str = ""
     #: of one group
     bytes_max: int = 1 << 24
+    #: sees rows that are gone
+    dead_rows: DeadRows | None = None
     plan: TargetPlan = field(init=False)
 
     @classmethod
@@ -172,7 +175,7 @@ class Ours:
     def write(self, session: TargetSession, messages: Sequence[bytes]) -> ExactWriter:
         """Write messages."""
         tables = TargetTables()
-        writer = ExactWriter(session, tables, self.options, self.heard)
+        writer = ExactWriter(session, tables, self.options, self.heard, dead_rows=self.dead_rows)
         group = ChangeGroup(self.bytes_max)
         payload = b"".join(messages)
         lengths = b"".join(struct.pack("=I", len(one)) for one in messages)

@@ -175,10 +175,14 @@ class SideBySide:
         self._markers += 1
         mark = [self._markers]
         self.source.execute("INSERT INTO marker VALUES (%s)", mark)
+        self.both_have("SELECT FROM marker WHERE n = %s", mark)
+
+    def both_have(self, query: str, params: Sequence[object] | None = None) -> None:
+        """Wait until *query* finds a row on both targets."""
         for database in self.targets:
             wait_until(
-                f"marker {self._markers} is in {database.name}",
-                lambda d=database: bool(d.query("SELECT FROM marker WHERE n = %s", mark)),  # type: ignore[misc]
+                f"{database.name} has {query} {params or ''}",
+                lambda d=database: bool(d.query(query, params)),  # type: ignore[misc]
                 self.told,
             )
 

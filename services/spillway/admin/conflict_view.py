@@ -22,6 +22,7 @@ OTHERWISE: Final[Mapping[str, Sequence[str]]] = {
     "multiple_unique_conflicts": ("apply_remote", "keep_local", "error"),
     "update_origin_differs": ("keep_local", "apply_remote"),
     "delete_origin_differs": ("keep_local", "apply_remote"),
+    "update_deleted": ("apply_remote", "skip"),
     "update_missing": ("apply_remote", "skip"),
     "delete_missing": ("error", "skip"),
 }
@@ -74,7 +75,8 @@ def conflict_view(document: Mapping[str, Any]) -> ConflictView:
     if identity is not None:
         rows.append(("looked for", identity))
     for number, row in enumerate(local, 1):
-        rows.append(("on the target" + (f", {number}" if len(local) > 1 else ""), row))
+        where = "deleted" if document.get("kind") == "update_deleted" else "on the target"
+        rows.append((where + (f", {number}" if len(local) > 1 else ""), row))
     if remote is not None:
         rows.append(("from the source", remote))
     columns = list(dict.fromkeys(name for _, row in rows for name in row))

@@ -1,5 +1,5 @@
 """What a worker is put together from, as its settings say: who copies tables, and who follows the
-DDL of the source.
+DDL of the source, and who sees rows that are gone.
 """
 
 from __future__ import annotations
@@ -7,12 +7,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from spillway.apply.exact.dead_rows import DeadRows
 from spillway.apply.schema.changes import SchemaChanges
 from spillway.apply.sync.catching_up import SlotCatchUp
+from spillway.apply.sync.copiers import connect_source
 from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.connection import connect_target
 from spillway.consumer.connect import exports_of
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     import threading
@@ -24,6 +27,12 @@ if TYPE_CHECKING:
     from spillway.apply.target.session import TargetSession
 
 _log = logging.getLogger(__name__)
+
+#: what is committed ends before it; what is not replayed yet on a standby is no concern of its slot
+_SOURCE_LSN = """
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text
+"""
 
 
 def table_sync_of(
@@ -93,4 +102,27 @@ def schema_changes_of(
         applies=options.on_schema_change == "apply",
         sync=sync,
         tell=status.schema_change,
+    )
+
+
+def dead_rows_of(settings: ApplySettings, session: TargetSession) -> DeadRows | None:
+    """Return who sees rows that somebody else deleted; None if that is not wished, or the target
+    does not say whose a row is.
+    """
+    held_s = settings.options.retain_dead_tuples
+    tells_origins = session.facts.has_commit_times and session.uses_origin
+    if not held_s or not settings.source_dsn or not tells_origins:
+        return None
+    name = f"spillway subscription {settings.subscription} dead rows"
+
+    def source_lsn() -> int:
+        with connect_source(settings.source_dsn) as source:
+            row = source.execute(_SOURCE_LSN).fetchone()
+        return 0 if row is None else Lsn.parse(row[0])
+
+    return DeadRows(
+        lambda: connect_target(session.plan.dsn, name),
+        source_lsn,
+        lambda: session.position,
+        held_s,
     )

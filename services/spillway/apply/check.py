@@ -12,10 +12,10 @@ from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.settings import target_plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.tables.matching import match_all
-from spillway.apply.target.connection import connect_target
+from spillway.apply.target.connection import connect_target, read_bytes
 from spillway.apply.target.facts import ask
 from spillway.apply.target.failures import from_postgres
-from spillway.apply.target.own_schema import PROGRESS_SQL, SCHEMA, owner_sql
+from spillway.apply.target.own_schema import OWN_TABLES, PROGRESS_SQL, SCHEMA, owner_sql
 from spillway.errors import (
     SourceError,
     SpillwayError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from spillway.apply.settings import ApplySettings
     from spillway.apply.tables.matched import MatchedTable
+    from spillway.apply.target.facts import TargetFacts
 
     Connection = psycopg.Connection[Any]
 
@@ -49,7 +50,7 @@ def check_target(settings: ApplySettings) -> list[str]:
         SpillwayError: of the one thing that is in the way; of several, the first one's kind, with
             what all of them say.
     """
-    ConflictRules.parse(dict(settings.options.conflicts))
+    rules = ConflictRules.parse(dict(settings.options.conflicts))
     name = f"spillway subscription {settings.subscription}"
     notes: list[str] = []
     with connect_target(settings.options.dsn, name) as connection:
@@ -79,7 +80,25 @@ def check_target(settings: ApplySettings) -> list[str]:
             "rows carry no replication origin: the role may not use them, so a subscription the "
             "other way can't tell them from the target's own"
         )
-    return notes
+    return [*notes, *_about_times(settings, rules, facts)]
+
+
+def _about_times(
+    settings: ApplySettings, rules: ConflictRules, facts: TargetFacts
+) -> Iterator[str]:
+    """What is wished, and needs to know whose a row is, where the target can't tell."""
+    wished = rules.needing_commit_times()
+    if settings.options.retain_dead_tuples:
+        wished.append("retain_dead_tuples")
+    if wished and not (facts.has_commit_times and facts.may_use_origins):
+        lacks = (
+            "the role may not use replication origins"
+            if facts.has_commit_times
+            else "track_commit_timestamp is off"
+        )
+        yield f"without effect, since the target does not tell whose a row is ({lacks}): " + (
+            ", ".join(wished)
+        )
 
 
 def _triggers_rest(connection: Connection) -> bool:
@@ -98,9 +117,9 @@ def _schema(connection: Connection, settings: ApplySettings, role: str) -> Itera
         " coalesce(pg_catalog.has_schema_privilege(pg_catalog.to_regnamespace(%s)::oid,"
         " 'CREATE'), false),"
         " (SELECT count(*) FROM pg_catalog.pg_class c WHERE c.relkind = 'r'"
-        " AND c.relnamespace = pg_catalog.to_regnamespace(%s)::oid"
+        " AND c.relnamespace = pg_catalog.to_regnamespace(%s)::oid AND c.relname = ANY (%s)"
         " AND pg_catalog.has_table_privilege(c.oid, 'UPDATE'))",
-        [SCHEMA, SCHEMA, SCHEMA],
+        [SCHEMA, SCHEMA, SCHEMA, list(OWN_TABLES)],
     ).fetchone()
     assert row is not None
     there, may_make_schema, may_make_tables, writable = row
@@ -120,6 +139,7 @@ def _tables(settings: ApplySettings, connection: Connection) -> list[MatchedTabl
     publications = settings.selection.publications or ()
     try:
         with psycopg.connect(settings.source_dsn, autocommit=True) as source:
+            read_bytes(source)
             source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
             oids = list_tables(source, publications, settings.selection.has)
             described = describe(source, publications, oids)

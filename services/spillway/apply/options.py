@@ -60,6 +60,8 @@ class ApplyOptions:
     defer_indexes: bool | None = None
     #: seconds between two settings of sequences; 0: at the first copy and a refresh only
     sync_sequences: int = 0
+    #: seconds that rows which somebody else deletes are kept to be told; 0: not at all
+    retain_dead_tuples: int = 0
     #: ``always``: every transaction change by change, one for one, as PostgreSQL's worker
     exact: str = "auto"
     #: ``pause`` or ``apply`` for what DDL does to the source's tables; ``ignore``: as PostgreSQL

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spillway.apply.target.own_schema import SCHEMA
+from spillway.apply.target.own_schema import is_own
 
 if TYPE_CHECKING:
     from spillway.apply.changes import SourceRelation
@@ -26,7 +26,7 @@ class Selection:
         """Say whether a table of the source is one of the subscription's. What a subscription in
         the other direction keeps there is not, whatever publishes it.
         """
-        return schema != SCHEMA and (
+        return not is_own(schema, table) and (
             self.publications is not None
             or self.tables is None
             or f"{schema}.{table}" in self.tables

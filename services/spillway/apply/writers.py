@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.apply.change_group import ChangeGroup
-from spillway.apply.assembly import schema_changes_of, table_sync_of
+from spillway.apply.assembly import dead_rows_of, schema_changes_of, table_sync_of
 from spillway.apply.conflicts.log import ConflictFile
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
@@ -99,8 +99,15 @@ class Writers:
         should_apply = self._is_synced if settings.copy_data else settings.selection.should_apply
         self._should_apply = should_apply
         self._schema_changes = schema_changes_of(settings, session, self.sync, status)
+        self._dead_rows = dead_rows_of(settings, session)
         self._exact = ExactWriter(
-            session, self._tables, exact, conflicts, self._is_wanted, self._schema_changes
+            session,
+            self._tables,
+            exact,
+            conflicts,
+            self._is_wanted,
+            self._schema_changes,
+            self._dead_rows,
         )
         self._grouped = GroupedWriter(session, self._tables, should_apply)
         self._in_progress = InProgress(
@@ -219,6 +226,8 @@ class Writers:
             self.sync.stop()
         if self._schema_changes is not None:
             self._schema_changes.close()
+        if self._dead_rows is not None:
+            self._dead_rows.close()
 
     # -- whose changes count ------------------------------------------------------------------
 

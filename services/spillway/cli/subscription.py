@@ -69,6 +69,14 @@ class SubscriptionState(StrEnum):
     FAILED = "failed"
 
 
+class Streaming(StrEnum):
+    """When a large transaction is written."""
+
+    OFF = "off"
+    ON = "on"
+    PARALLEL = "parallel"
+
+
 #: What the lake's job takes by --job-option. Other names are the service's to refuse.
 JOB_OPTIONS: Final = tuple(sorted(option.name for option in job_options()))
 #: Those that are numbers in the contract: all else is text, also where it looks like one.
@@ -214,6 +222,13 @@ def create(
     two_phase: Annotated[
         bool, typer.Option("--two-phase", help="PostgreSQL: prepare what the source prepares.")
     ] = False,
+    streaming: Annotated[
+        Streaming,
+        typer.Option(
+            help="PostgreSQL: parallel writes large transactions while they are in progress; on "
+            "and off when they have ended, and until then the service keeps them."
+        ),
+    ] = Streaming.OFF,
     wait: waiting.Wait = False,
     timeout: waiting.Timeout = waiting.TIMEOUT_S,
     **options: Any,
@@ -246,6 +261,7 @@ def create(
         "enabled": not disabled,
         "copy_data": not no_copy_data,
         "origin": origin.value,
+        "streaming": streaming.value,
         "options": parse_option_list(option),
     }
     if two_phase:

@@ -148,6 +148,17 @@ POSTGRES_OPTIONS: Final[tuple[PostgresOption, ...]] = (
         example=60,
     ),
     PostgresOption(
+        "retain_dead_tuples",
+        "whole number",
+        "Seconds for which rows that somebody else deletes on the target are kept from VACUUM, so "
+        "that an update of one is told as update_deleted; 0: not at all, and it is told as "
+        "update_missing. They are let go once no transaction of the source can be about them.",
+        default=0,
+        least=0,
+        most=86_400,
+        example=600,
+    ),
+    PostgresOption(
         "exact",
         "choice",
         "auto: transactions are grouped and written by few statements where nothing speaks against "

@@ -24,7 +24,6 @@ from spillway.errors import (
     TargetSchemaChange,
     TargetTableMissing,
     TargetTableUnusable,
-    UnsupportedFeature,
 )
 from spillway.receiver.conninfo import check_dsn, redact_dsn
 from spillway.settings import Settings
@@ -115,17 +114,9 @@ class PostgresTarget(TargetKind):
         return given
 
     def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
-        """Refuse to keep parts of transactions until they are committed: the service does that."""
-        del only_local
-        if spec.streaming == "on":
-            raise UnsupportedFeature(
-                "transactions in progress are not kept on this side until they are committed: "
-                'streaming is "on"',
-                hint='Give "parallel", to have them applied while they are in progress; or leave '
-                'streaming out, or give "off": a large transaction is applied piece by piece when '
-                "it is committed, in bounded memory.",
-                field="streaming",
-            )
+        """Take whatever may be declared. What ``streaming: on`` asks for, that a large transaction
+        is kept beside the source until it is committed, the service does for every subscription.
+        """
 
     def check_publication(self, publication: PublicationInfo) -> None:
         """Take whatever is published."""

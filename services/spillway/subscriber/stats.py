@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from spillway.subscriber.model import SubscriptionInfo, TableState
 
-#: Of PostgreSQL 18, in the order of its view.
+#: Of PostgreSQL 19, in the order of its view.
 CONFLICT_KINDS: Final = (
-    "insert_exists", "update_origin_differs", "update_exists", "update_missing",
-    "delete_origin_differs", "delete_missing", "multiple_unique_conflicts",
+    "insert_exists", "update_origin_differs", "update_exists", "update_deleted",
+    "update_missing", "delete_origin_differs", "delete_missing", "multiple_unique_conflicts",
 )  # fmt: skip
 
 
@@ -56,6 +56,7 @@ class SubscriptionStats:
     confl_insert_exists: int
     confl_update_origin_differs: int
     confl_update_exists: int
+    confl_update_deleted: int
     confl_update_missing: int
     confl_delete_origin_differs: int
     confl_delete_missing: int

@@ -256,7 +256,7 @@ class GetSubscriptionStatsRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class SubscriptionStats(_message.Message):
-    __slots__ = ("subname", "pid", "received_lsn", "last_msg_send_time", "last_msg_receipt_time", "latest_end_lsn", "latest_end_time", "applied_lsn", "flushed_lsn", "lag_bytes", "lag_seconds", "apply_error_count", "sync_error_count", "confl_insert_exists", "confl_update_origin_differs", "confl_update_exists", "confl_update_missing", "confl_delete_origin_differs", "confl_delete_missing", "confl_multiple_unique_conflicts", "conflicts_dropped", "conflicts_missed", "table_conflicts", "tables", "changes_per_second", "told_at")
+    __slots__ = ("subname", "pid", "received_lsn", "last_msg_send_time", "last_msg_receipt_time", "latest_end_lsn", "latest_end_time", "applied_lsn", "flushed_lsn", "lag_bytes", "lag_seconds", "apply_error_count", "sync_error_count", "confl_insert_exists", "confl_update_origin_differs", "confl_update_exists", "confl_update_missing", "confl_delete_origin_differs", "confl_delete_missing", "confl_multiple_unique_conflicts", "conflicts_dropped", "conflicts_missed", "table_conflicts", "tables", "changes_per_second", "told_at", "confl_update_deleted")
     SUBNAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_LSN_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +283,7 @@ class SubscriptionStats(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     CHANGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     TOLD_AT_FIELD_NUMBER: _ClassVar[int]
+    CONFL_UPDATE_DELETED_FIELD_NUMBER: _ClassVar[int]
     subname: str
     pid: int
     received_lsn: int
@@ -309,7 +310,8 @@ class SubscriptionStats(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[SubscribedTable]
     changes_per_second: float
     told_at: _timestamp_pb2.Timestamp
-    def __init__(self, subname: _Optional[str] = ..., pid: _Optional[int] = ..., received_lsn: _Optional[int] = ..., last_msg_send_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_msg_receipt_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., latest_end_lsn: _Optional[int] = ..., latest_end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., applied_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., apply_error_count: _Optional[int] = ..., sync_error_count: _Optional[int] = ..., confl_insert_exists: _Optional[int] = ..., confl_update_origin_differs: _Optional[int] = ..., confl_update_exists: _Optional[int] = ..., confl_update_missing: _Optional[int] = ..., confl_delete_origin_differs: _Optional[int] = ..., confl_delete_missing: _Optional[int] = ..., confl_multiple_unique_conflicts: _Optional[int] = ..., conflicts_dropped: _Optional[int] = ..., conflicts_missed: _Optional[int] = ..., table_conflicts: _Optional[_Iterable[_Union[TableConflicts, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., changes_per_second: _Optional[float] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    confl_update_deleted: int
+    def __init__(self, subname: _Optional[str] = ..., pid: _Optional[int] = ..., received_lsn: _Optional[int] = ..., last_msg_send_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_msg_receipt_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., latest_end_lsn: _Optional[int] = ..., latest_end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., applied_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., apply_error_count: _Optional[int] = ..., sync_error_count: _Optional[int] = ..., confl_insert_exists: _Optional[int] = ..., confl_update_origin_differs: _Optional[int] = ..., confl_update_exists: _Optional[int] = ..., confl_update_missing: _Optional[int] = ..., confl_delete_origin_differs: _Optional[int] = ..., confl_delete_missing: _Optional[int] = ..., confl_multiple_unique_conflicts: _Optional[int] = ..., conflicts_dropped: _Optional[int] = ..., conflicts_missed: _Optional[int] = ..., table_conflicts: _Optional[_Iterable[_Union[TableConflicts, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., changes_per_second: _Optional[float] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., confl_update_deleted: _Optional[int] = ...) -> None: ...
 
 class TableConflicts(_message.Message):
     __slots__ = ("table", "kind", "count")

@@ -8,7 +8,7 @@ The numbers are those of its tests; docs/reference/apply-checklist.md says what 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -110,6 +110,46 @@ def test_007_other_publications(more: SideBySide) -> None:
     )
     source.execute("INSERT INTO c007_first VALUES (2); INSERT INTO c007_second VALUES (2)")
     assert more.same("c007_first", "c007_second") == [["(1)", "(2)"], ["(2)"]]
+
+
+def test_035_a_row_that_somebody_else_deleted(more: SideBySide) -> None:
+    """PostgreSQL 19 tells it, with retain_dead_tuples; so does ours, of every target."""
+    more.everywhere("CREATE TABLE c035_gone (a int PRIMARY KEY, b text)")
+    more.source.execute("CREATE PUBLICATION gone FOR TABLE c035_gone")
+    with more.subscribed("gone", "gone", target={"retain_dead_tuples": 600}):
+        more.source.execute("INSERT INTO c035_gone VALUES (1, 'x'), (2, 'x')")
+        more.both_have("SELECT FROM c035_gone WHERE a = 2")
+        since = more.ours.value("SELECT clock_timestamp()")
+        wait_until(
+            "a snapshot with these rows is held",
+            lambda: bool(
+                more.ours.query(
+                    "SELECT FROM pg_stat_activity WHERE application_name LIKE '%% dead rows'"
+                    " AND datname = current_database() AND backend_xmin IS NOT NULL"
+                    " AND xact_start > %s",
+                    [since],
+                )
+            ),
+            more.told,
+        )
+        more.both("DELETE FROM c035_gone WHERE a = 1")
+        more.ours.execute("VACUUM c035_gone")
+        more.source.execute("UPDATE c035_gone SET b = 'y' WHERE a = 1")
+        more.source.execute("INSERT INTO c035_gone VALUES (3, 'x')")
+        more.both_have("SELECT FROM c035_gone WHERE a = 3")
+        assert more.rows("SELECT * FROM c035_gone") == ["(2,x)", "(3,x)"]
+        wait_until("it is told", lambda: bool(_conflicts(more, "gone")), more.told)
+        (met,) = _conflicts(more, "gone")
+        assert (met["kind"], met["resolution"]) == ("update_deleted", "skip")
+        assert met["local"][0]["row"] == {"a": "1", "b": "x"}
+        assert met["local"][0]["origin"] == ""
+        assert more.view("gone")["stats"]["confl_update_deleted"] == 1
+
+
+def _conflicts(more: SideBySide, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]]
+    found = more.service.call("GET", f"/subscriptions/{name}/conflicts")["conflicts"]
+    return found
 
 
 @pytest.mark.long

@@ -198,7 +198,7 @@ def large(sides: SideBySide) -> Iterator[SideBySide]:
         "CREATE PUBLICATION large FOR TABLE c015_large, c021_prepared, c029_wrong, c030_elsewhere,"
         " marker"
     )
-    declared: dict[str, Any] = {}
+    declared: dict[str, Any] = {"streaming": "on"}
     stock = ["streaming = on"]
     if sides.major >= _FILTERS:
         declared["two_phase"] = True

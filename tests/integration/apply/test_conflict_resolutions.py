@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.exact_apply import Ours, Source, drop_target
+from harness.exact_apply import Ours, Source, drop_target, masked
+from harness.postgresql_subscription import wait_until
 from harness.remedies import remedy
 from harness.tiers import deep
 from spillway.apply.conflicts.rules import ConflictRules
+from spillway.apply.exact.dead_rows import DeadRows
 from spillway.apply.exact.writer import ExactOptions
+from spillway.apply.target.connection import connect_target
 from spillway.apply.target.session import TargetSession
 from spillway.errors import ApplyConflict, TargetRowRefused, UnsupportedFeature
 
@@ -193,6 +196,76 @@ def test_a_missing_row_is_inserted(ours: Ours) -> None:
     assert ours.rows("c") == [(1, 11, "x")]
     # The source sends whole old rows of this one.
     assert ours.rows("m") == ours.source.database.query("SELECT * FROM m")
+
+
+def test_a_row_that_somebody_else_deleted(ours: Ours) -> None:
+    """It is seen by a snapshot from before, as PostgreSQL 19 sees dead rows, vacuumed or not; what
+    the source itself deleted is missing, and so is what nobody held.
+    """
+    both(ours, "INSERT INTO c SELECT n, n, 'x' FROM generate_series(1, 9) n")
+    reached = 0
+    dead_rows = DeadRows(
+        lambda: connect_target(ours.plan.dsn, "dead rows"),
+        lambda: 1,
+        lambda: reached,
+        held_s=600.0,
+        every_s=0.1,
+    )
+
+    def sessions() -> set[int]:
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'dead rows'"
+            " AND backend_xmin IS NOT NULL AND datname = current_database()"
+        )
+        return {pid for (pid,) in ours.database.query(query)}
+
+    ours.dead_rows = dead_rows
+    try:
+        wait_until("as many are held as ever", lambda: dead_rows.held == 2)
+        held = sessions()
+        ours.database.execute(
+            "DELETE FROM c WHERE id < 4; UPDATE c SET id = 40, u = 40 WHERE id = 4"
+        )
+        ours.source.database.execute("DELETE FROM c WHERE id = 5")
+        ours.take()
+        ours.database.execute("VACUUM c")
+        rule(ours, {"update_deleted": "last_update_wins"}, conflicts_table=True)
+        ours.source.database.execute("UPDATE c SET v = 'remote' WHERE id IN (1, 4)")
+        ours.take()
+        assert ours.heard.resolved == [("update_deleted", "apply_remote")] * 2
+        assert ours.rows("c")[0] == (1, 1, "remote")
+        told = ours.heard.conflicts[0]
+        assert (told.local[0].origin, told.local[0].row["v"]) == ("", b"x")
+        assert masked(told.detail()) == (
+            "Could not find the row to be updated: remote row (1, 1, remote), replica identity"
+            " (id)=(1).\nThe row to be updated was deleted locally in transaction N at T."
+        )
+        assert ours.database.query("SELECT kind, local_rows->0->'row'->>'v' FROM spillway.conflicts"
+                                   " ORDER BY number") == [("update_deleted", "x")] * 2  # fmt: skip
+        # A table can be altered and emptied, whoever looks at it.
+        ours.database.execute("ALTER TABLE c ADD more int; DELETE FROM c WHERE id = 2")
+        rule(ours, {"update_deleted": "error"})
+        ours.source.database.execute("UPDATE c SET v = 'remote' WHERE id = 2")
+        with pytest.raises(ApplyConflict) as error:
+            ours.take(peek=True)
+        assert error.value.details["kind"] == "update_deleted"
+        ours.follow(error.value.hint, "conflicts")
+        ours.take()
+        ours.source.database.execute("TRUNCATE c; INSERT INTO c VALUES (7, 7, 'new')")
+        ours.take()
+        # The source can't be about it any more: that has applied all that it had by then.
+        assert sessions() == held
+        reached = 2
+        wait_until("older ones are let go", lambda: not sessions() & held)
+    finally:
+        ours.dead_rows = None
+        dead_rows.close()
+    assert dead_rows.held == 0
+    ours.heard.conflicts.clear()
+    ours.database.execute("DELETE FROM c")
+    ours.source.database.execute("UPDATE c SET v = 'again' WHERE id = 7")
+    ours.take()
+    assert ours.heard.kinds == ["update_missing"]
 
 
 def test_columns_are_merged(ours: Ours) -> None:

@@ -4,6 +4,7 @@ text.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -352,3 +353,81 @@ def test_what_an_error_of_a_conflict_suggests(newest: Source) -> None:
         "SELECT table_name, sqlstate, new_row FROM spillway.dead_letter"
     ) == [("c", "23505", {"id": "2", "u": "12", "v": "remote"})]
     drop_target(ours.database)
+
+
+# What the source does not know of: a unique index of one partition, of columns of the target's own.
+_COUNTED = re.compile(r"(row \([^)]*), (?:\d+|null)\)")
+UNSEEN = (
+    (
+        "INSERT INTO parted VALUES (1, 'a', 7), (2, 'b', 8)",
+        "INSERT INTO parted VALUES (3, 'b', 7), (4, 'a', 8), (5, 'a', 7)",
+        "insert_exists",
+    ),
+    (
+        "INSERT INTO own (id, nick) VALUES (1, 'Eve')",
+        "INSERT INTO own VALUES (2, 'eve'), (3, 'Eve')",
+        "multiple_unique_conflicts",
+    ),
+    (
+        "INSERT INTO own (id, nick) VALUES (1, 'ADA')",
+        "INSERT INTO own VALUES (2, 'bob'); UPDATE own SET nick = 'ada' WHERE id = 2",
+        "update_exists",
+    ),
+)
+_UNSEEN_SOURCE = """
+CREATE TABLE parted (id int, place text, u int, PRIMARY KEY (id, place)) PARTITION BY LIST (place);
+CREATE TABLE parted_all PARTITION OF parted DEFAULT;
+CREATE TABLE own (id int PRIMARY KEY, nick text);
+CREATE TABLE f (a int)
+"""
+_UNSEEN_TARGETS = """
+CREATE TABLE parted (id int, place text, u int, PRIMARY KEY (id, place)) PARTITION BY LIST (place);
+CREATE TABLE parted_a PARTITION OF parted FOR VALUES IN ('a') PARTITION BY HASH (id);
+CREATE TABLE parted_a0 PARTITION OF parted_a FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+CREATE TABLE parted_b PARTITION OF parted DEFAULT;
+CREATE UNIQUE INDEX ON parted_a0 (u);
+CREATE TABLE own (low text GENERATED ALWAYS AS (lower(nick)) STORED, id int PRIMARY KEY,
+    tenant text DEFAULT 'te' || 'nant', nick text, counted serial);
+CREATE UNIQUE INDEX own_low ON own (low) WHERE id <> 2 OR nick = 'ada';
+CREATE UNIQUE INDEX own_nick ON own (nick, tenant);
+CREATE TABLE f (a int)
+"""
+
+
+def test_unique_indexes_that_the_source_knows_nothing_of(newest: Source) -> None:
+    """They are conflicts, worded as PostgreSQL's, by the partition's name there; and resolved."""
+    ours, stock = Ours.make(newest), Stock.make(newest)
+    targets = (ours.database, stock.database)
+    try:
+        newest.database.execute(
+            "ALTER PUBLICATION everything SET (publish_via_partition_root = true)"
+        )
+        on(_UNSEEN_SOURCE, newest.database)
+        on(_UNSEEN_TARGETS, *targets)
+        ours.database.execute("CREATE TABLE mark (n int PRIMARY KEY)")
+        stock.subscribe(disable_on_error="true")
+        for local, remote, kind in UNSEEN:
+            on(local, *targets)
+            since = stock.log_size()
+            newest.database.execute(f"BEGIN; {remote}; COMMIT")
+            ours.options = ExactOptions()
+            ours.heard.conflicts.clear()
+            with pytest.raises(ApplyConflict) as error:
+                ours.take(peek=True)
+            assert ours.heard.resolved == [(kind, "error")]
+            stock.wait_disabled()
+            told = [one.replace('parted_a0"', 'parted"', 1) for one in stock.conflicts(since)]
+            # What a sequence gives differs, and is not asked for.
+            texts = [_COUNTED.sub(r"\1, N)", one) for one in ours.heard.texts()]
+            assert texts == [_COUNTED.sub(r"\1, N)", one) for one in told]
+            ours.follow(error.value.hint, "conflicts")
+            ours.take()
+            stock.skip(str(error.value.details["lsn"]))
+            stock.catch_up()
+            on("TRUNCATE parted, own", newest.database)
+            ours.take()
+            stock.catch_up()
+    finally:
+        stock.drop()
+        for database in targets:
+            drop_target(database)

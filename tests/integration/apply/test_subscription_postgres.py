@@ -503,7 +503,9 @@ def test_commands_show_how_it_is(
 
 @pytest.mark.long
 def test_five_hundred_tables(serve: ServeProcess, two: tuple[Database, Database]) -> None:
-    """They are made, copied and followed by one subscription."""
+    """They are made, copied and followed by one subscription, and a row that the target refuses
+    stops none of them.
+    """
     source, target = two
     number = 500
     names = [f"t{n:03}" for n in range(number)]
@@ -517,7 +519,9 @@ def test_five_hundred_tables(serve: ServeProcess, two: tuple[Database, Database]
     service = serve.service()
     body = {
         "name": "many", "source": "main", "database": source.name, "publications": ["p"],
-        "target": {"kind": "postgres", "dsn": target.dsn, "create_tables": True},
+        "target": {
+            "kind": "postgres", "dsn": target.dsn, "create_tables": True, "dead_letter": True,
+        },
     }  # fmt: skip
     service.call("POST", "/subscriptions", json=body)
     stop = threading.Event()
@@ -559,4 +563,25 @@ def test_five_hundred_tables(serve: ServeProcess, two: tuple[Database, Database]
 
     expected = contents(source)
     wait_until("it caught up", lambda: contents(target) == expected)
+    target.execute("ALTER TABLE t123 ADD CHECK (v <> 'poison')")
+    with source.connect() as connection:
+        with connection.transaction():
+            for name in names:
+                v = "poison" if name == "t123" else "wholesome"
+                connection.execute(f"INSERT INTO {name} VALUES (5000, '{v}'), (5001, 'y')")
+        for name in names:
+            connection.execute(f"UPDATE {name} SET v = 'z' WHERE id = 5001")
+    expected = contents(source)
+
+    def has_all_but_one() -> bool:
+        found = contents(target)
+        (count, _), (lacks_one, _) = expected[123], found[123]
+        return found[:123] + found[124:] == expected[:123] + expected[124:] and (
+            lacks_one == count - 1
+        )
+
+    wait_until("all but the row is there", has_all_but_one)
+    assert target.query("SELECT table_name, new_row->>'v' FROM spillway.dead_letter") == [
+        ("t123", "poison")
+    ]
     assert service.call("GET", "/subscriptions/many")["restarts"] == 0

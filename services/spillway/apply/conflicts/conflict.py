@@ -1,8 +1,8 @@
 """One conflict: what was met, and what became of it.
 
 :meth:`Conflict.message` and :meth:`Conflict.detail` are PostgreSQL 18's, word by word, so that who
-knows its log knows ours. In rows and keys a value is the text that the type's output function
-makes; None is NULL.
+knows its log knows ours; of update_deleted 19's. In rows and keys a value is the text that the
+type's output function makes; None is NULL.
 
 Source: ReportApplyConflict, errdetail_apply_conflict, build_tuple_value_details
 (src/backend/replication/logical/conflict.c), ExecBuildSlotValueDescription
@@ -25,6 +25,7 @@ Row = dict[str, bytes | None]
 
 #: Longer values are cut in the detail's rows, in bytes, as PostgreSQL's are.
 _SHOWN_BYTES: Final = 64
+_MISSING: Final = "Could not find the row to be updated"
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -86,6 +87,7 @@ class Conflict:
         resolution: what was done about it, which may be less than was wished: ``why``.
         schema, table: on the target; of a partitioned table the partition, where it is known.
         local: the rows that were met, one but for multiple_unique_conflicts; none if it is missing.
+            Of update_deleted as it was, with who deleted it and when.
         remote: the source's new row, all of the target's columns; None for a delete.
         identity: by what the row was looked for; None for an insert.
         identity_columns: the columns of the replica identity index or primary key; empty if whole
@@ -139,12 +141,15 @@ class Conflict:
         if self.kind in EXISTS and local is not None:
             columns = ", ".join(local.key_columns)
             values.append(f"Key ({columns})=({_listed(local.key)})")
-        if local is not None:
+        is_gone = self.kind == ConflictKind.UPDATE_DELETED
+        if local is not None and not is_gone:
             values.append(f"existing local row {_shown(local.row)}")
         if self.remote is not None:
             values.append(f"remote row {_shown(self.remote)}")
         if self.identity is not None:
             values.append(self._identity())
+        if is_gone:
+            return f"{_MISSING}: {', '.join(values)}.\n{self._said(local)}"
         line = "; ".join(values)
         return f"{self._said(local)}\n{line[:1].upper()}{line[1:]}."
 
@@ -168,9 +173,12 @@ class Conflict:
         if local is not None and self.kind == ConflictKind.DELETE_ORIGIN_DIFFERS:
             by = local._by("modified", another=different)  # noqa: SLF001
             return f"Deleting the row that was {by}."
+        if local is not None and self.kind == ConflictKind.UPDATE_DELETED:
+            by = local._by("deleted", another=different)  # noqa: SLF001
+            return f"The row to be updated was {by}."
         if self.kind == ConflictKind.DELETE_MISSING:
             return "Could not find the row to be deleted."
-        return "Could not find the row to be updated."
+        return f"{_MISSING}."
 
     def as_json(self) -> dict[str, Any]:
         """What is written down of it: JSON's types only."""

@@ -8,12 +8,13 @@ update_exists            an update's new key is another row's          error
 multiple_unique_conflicts  either, in several unique indexes           error
 update_origin_differs    the row was last written by somebody else     apply_remote
 delete_origin_differs    the same, of a delete                         apply_remote
+update_deleted           somebody else has deleted an update's row     skip
 update_missing           an update's row is not there                  skip
 delete_missing           a delete's row is not there                   skip
 ======================== ============================================= =========================
 
-PostgreSQL 19 tells update_deleted from update_missing by dead rows that vacuum has to keep. No SQL
-sees a dead row, so here it is update_missing, as on 18.
+PostgreSQL 19's update_deleted is told where the subscription has ``retain_dead_tuples``
+(:mod:`spillway.apply.exact.dead_rows`); without that it is update_missing, as there.
 
 Source: ConflictType (src/include/replication/conflict.h), apply_handle_update_internal and
 apply_handle_delete_internal (src/backend/replication/logical/worker.c), CheckAndReportConflict
@@ -35,6 +36,7 @@ class ConflictKind(StrEnum):
     INSERT_EXISTS = "insert_exists"
     UPDATE_ORIGIN_DIFFERS = "update_origin_differs"
     UPDATE_EXISTS = "update_exists"
+    UPDATE_DELETED = "update_deleted"
     UPDATE_MISSING = "update_missing"
     DELETE_ORIGIN_DIFFERS = "delete_origin_differs"
     DELETE_MISSING = "delete_missing"
@@ -70,6 +72,7 @@ DEFAULTS: Final[Mapping[ConflictKind, Resolution]] = {
     ConflictKind.MULTIPLE_UNIQUE_CONFLICTS: Resolution.ERROR,
     ConflictKind.UPDATE_ORIGIN_DIFFERS: Resolution.APPLY_REMOTE,
     ConflictKind.DELETE_ORIGIN_DIFFERS: Resolution.APPLY_REMOTE,
+    ConflictKind.UPDATE_DELETED: Resolution.SKIP,
     ConflictKind.UPDATE_MISSING: Resolution.SKIP,
     ConflictKind.DELETE_MISSING: Resolution.SKIP,
 }
@@ -97,6 +100,12 @@ ALLOWED: Final[Mapping[ConflictKind, tuple[Resolution, ...]]] = {
         Resolution.APPLY_REMOTE,
         Resolution.ERROR,
         Resolution.KEEP_LOCAL,
+        Resolution.LAST_UPDATE_WINS,
+    ),
+    ConflictKind.UPDATE_DELETED: (
+        Resolution.SKIP,
+        Resolution.ERROR,
+        Resolution.APPLY_REMOTE,
         Resolution.LAST_UPDATE_WINS,
     ),
     ConflictKind.UPDATE_MISSING: (Resolution.SKIP, Resolution.ERROR, Resolution.APPLY_REMOTE),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from spillway.apply.changes import TransactionHead
     from spillway.apply.conflicts.rules import ConflictRules
+    from spillway.apply.exact.dead_rows import DeadRows
 
     Connection = psycopg.Connection[Any]
 
@@ -75,6 +76,8 @@ class OneByOne:
     subscription: str
     rules: ConflictRules
     has_dead_letters: bool = False
+    #: sees rows that are gone; None: nobody looks
+    dead_rows: DeadRows | None = None
     met: list[Conflict] = field(default_factory=list)
     refused: Conflict | None = None
     dead_letters: int = 0
@@ -153,11 +156,11 @@ class _Writing:
 
     def _insert(self, new: Sequence[Any]) -> None:
         statements = self.rows.statements
-        remote = names_of(statements, new)
         if not self.rows.facts.has_deferrable:
             text, values = statements.insert(new)
             if raw(self.by.connection, text, values, prepare=True).rowcount:
                 return
+        remote = self.rows.completed(names_of(statements, new))
         in_the_way = self.rows.in_the_way(remote, None)
         if not in_the_way:
             # A trigger passed it over, or what refuses it is no unique index that is known here.
@@ -197,11 +200,11 @@ class _Writing:
         columns = self.rows.statements.table.columns
         becomes = dict(found.local.row)
         becomes |= {columns[i].name: new[i] for i in positions}
+        if any(one.is_generated for one in self.rows.facts.columns):
+            becomes = self.rows.completed(becomes)
         in_the_way = self.rows.in_the_way(becomes, found)
         if in_the_way:
-            resolution = self._resolve_exists(
-                ConflictKind.UPDATE_EXISTS, in_the_way, self._remote(new)
-            )
+            resolution = self._resolve_exists(ConflictKind.UPDATE_EXISTS, in_the_way, becomes)
             if resolution == Resolution.KEEP_LOCAL:
                 return
             for place in _places(in_the_way):
@@ -210,8 +213,10 @@ class _Writing:
 
     def _missing(self) -> None:
         change = self.change
-        kind = ConflictKind.UPDATE_MISSING
         assert change.new is not None
+        dead_rows = self.by.dead_rows
+        gone = None if dead_rows is None else dead_rows.deleted(self.rows, change)
+        kind = ConflictKind.UPDATE_MISSING if gone is None else ConflictKind.UPDATE_DELETED
         new = list(change.new)
         if change.old is not None and not change.old_is_key:
             new = [
@@ -219,9 +224,13 @@ class _Writing:
             ]
         wished = self._wished(kind)
         why = ""
+        if wished == Resolution.LAST_UPDATE_WINS and gone is not None:
+            why = wished.value
+            is_later = time_of(self.head.commit_time) > (gone.committed_at or _LONG_AGO)
+            wished = Resolution.APPLY_REMOTE if is_later else Resolution.SKIP
         if wished == Resolution.APPLY_REMOTE and UNCHANGED in new:
             wished, why = Resolution.SKIP, "the source did not send values that it did not change"
-        self._meet(kind, wished, (), self._remote(change.new), why)
+        self._meet(kind, wished, () if gone is None else (gone,), self._remote(change.new), why)
         if wished == Resolution.APPLY_REMOTE:
             self._insert(new)
 
@@ -275,7 +284,10 @@ class _Writing:
         why = ""
         if wished == Resolution.LAST_UPDATE_WINS:
             why = wished.value
-            wished = self._last([one.local for one in met], remote)
+            # What the source sent: columns of the target's own have no say.
+            new = self.change.new
+            sent = None if remote is None or new is None else self._remote(new)
+            wished = self._last([one.local for one in met], sent)
         self._meet(kind, wished, tuple(one.local for one in met), remote, why)
         return wished
 

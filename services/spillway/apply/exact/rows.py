@@ -64,7 +64,8 @@ class TableRows:
         """Find and lock the rows that have a key of *row* in a unique index, one for each index.
 
         Args:
-            row: the columns whose values are known; an index with another is not looked at.
+            row: the columns whose values are known, :meth:`completed`; an index with another is
+                not looked at.
             own: the row that *row* replaces, which is never in its way.
         """
         found: list[FoundRow] = []
@@ -75,28 +76,58 @@ class TableRows:
                     found += self._with_key(index, key, own)
         return found
 
+    def completed(self, row: Row) -> Row:
+        """A row as it would be written: with defaults of what it has not, and what is generated of
+        the others; without what counts on, and what is generated of that.
+        """
+        columns = self.facts.columns
+        generated = [one for one in columns if one.is_generated]
+        found = {
+            one.name: row[one.name] for one in columns if one.name in row and not one.is_generated
+        }
+        unsent = [one for one in columns if not (one.name in found or one.is_generated)]
+        expected = [one for one in unsent if one.expression is not None and not one.is_counted]
+        found |= {one.name: None for one in unsent if one.expression is None and not one.is_counted}
+        if expected:
+            text = f"SELECT {', '.join(f'({one.expression})' for one in expected)}"
+            values = cells(raw(self.connection, text.encode()), 0)
+            found |= {one.name: value for one, value in zip(expected, values, strict=True)}
+        known = {one.attnum for one in columns if one.name in found}
+        generated = [one for one in generated if known.issuperset(one.needs)]
+        if generated:
+            wanted = ", ".join(f"({one.expression})" for one in generated)
+            made = self._of_row(wanted, "true", found)
+            assert made is not None
+            found |= {one.name: value for one, value in zip(generated, made, strict=True)}
+        return found
+
+    def _of_row(self, wanted: str, condition: str, row: Row) -> list[bytes | None] | None:
+        """Expressions of a row; None if *condition* is not true of it. What is not known of it
+        is NULL: whoever asks has seen that it does not matter.
+        """
+        columns = self.facts.columns
+        made = ", ".join(
+            f"${n + 1}::{one.type_name}{one.collate} AS {one.quoted}"
+            for n, one in enumerate(columns)
+        )
+        text = f"SELECT {wanted} FROM (SELECT {made}) AS row WHERE {condition}"  # noqa: S608 - quoted
+        cursor = raw(self.connection, text.encode(), [row.get(one.name) for one in columns])
+        return cells(cursor, 0) if cursor.rowcount else None
+
     def _key(self, index: UniqueIndex, row: Row) -> tuple[bytes | None, ...] | None:
         """The key that *row* has in an index; None if it has none there, or none can be told."""
         names = {one.attnum: one.name for one in self.facts.columns}
+        # All columns are known, but for those of an insert that count on.
+        if not all(name in row for name in index.needs):
+            return None
         if index.is_of_columns:
-            of = [names[attnum] for attnum in index.attnums]
-            if not all(name in row for name in of):
-                return None
-            key = tuple(row[name] for name in of)
+            key = tuple(row[names[attnum]] for attnum in index.attnums)
         else:
-            known = [one for one in self.facts.columns if one.name in row]
-            made = ", ".join(
-                f"${n + 1}::{one.type_name} AS {one.quoted}" for n, one in enumerate(known)
-            )
             wanted = ", ".join(f"({one})" for one in index.definitions)
-            text = f"SELECT {wanted} FROM (SELECT {made}) AS row WHERE {index.predicate or 'true'}"  # noqa: S608 - quoted
-            # A column that is not known would be an error: all are, but for an insert's defaults.
-            if len(known) < len(self.facts.columns):
+            values = self._of_row(wanted, index.condition, row)
+            if values is None:
                 return None
-            cursor = raw(self.connection, text.encode(), [row[one.name] for one in known])
-            if not cursor.rowcount:
-                return None
-            key = tuple(cells(cursor, 0))
+            key = tuple(values)
         if None in key and not index.nulls_are_equal:
             return None
         return key
@@ -122,7 +153,7 @@ class TableRows:
             values += [own.tableoid, own.ctid]
             conditions.append(f"(tableoid, ctid) <> (${len(values) - 1}::oid, ${len(values)}::tid)")
         text = (
-            f"SELECT {self._columns} FROM {self.statements.table.only}"  # noqa: S608 - quoted
+            f"SELECT {self._columns} FROM {index.only or self.statements.table.only}"  # noqa: S608 - quoted
             f" WHERE {' AND '.join(conditions)} LIMIT 1 FOR UPDATE"
         )
         cursor = raw(self.connection, text.encode(), values)
@@ -138,7 +169,7 @@ class TableRows:
 
     def _name_in_partition(self, index: UniqueIndex, tableoid: bytes) -> str:
         """What an index is called in the partition that has the row."""
-        if self.statements.table.kind != "p":
+        if self.statements.table.kind != "p" or index.only:
             return index.name
         cursor = raw(
             self.connection,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from spillway.apply.changes import Change, SourceRelation, TransactionHead
     from spillway.apply.conflicts.log import ConflictLog
+    from spillway.apply.exact.dead_rows import DeadRows
     from spillway.apply.schema.changes import SchemaChanges
     from spillway.apply.tables.matched import MatchedTable
     from spillway.apply.tables.target_tables import TargetTables
@@ -114,6 +115,7 @@ class ExactWriter:
         log: ConflictLog,
         should_apply: Callable[[SourceRelation, int], bool] | None = None,
         schema_changes: SchemaChanges | None = None,
+        dead_rows: DeadRows | None = None,
     ) -> None:
         """Make a writer.
 
@@ -124,6 +126,7 @@ class ExactWriter:
             log: hears of conflicts before their transaction is committed.
             should_apply: of a table and the LSN of a commit, whether its changes are written.
             schema_changes: takes events of DDL, at their place; without it they are passed over.
+            dead_rows: tells rows that somebody else deleted; without it nobody does.
 
         Raises:
             psycopg.Error: the target did not answer.
@@ -149,7 +152,7 @@ class ExactWriter:
         self._chunks = 0
         self._number = 0
         self._one_by_one = OneByOne(
-            self._connection, session.subscription, options.rules, options.dead_letter
+            self._connection, session.subscription, options.rules, options.dead_letter, dead_rows
         )
         self.dead_letters = 0
 

@@ -22,6 +22,7 @@ from psycopg import sql
 
 from spillway.apply.sync.copying import copy_range
 from spillway.apply.sync.origins import mark
+from spillway.apply.target.connection import encoded, read_bytes
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import NotReady, SourceError, SourceTableAltered, SpillwayError
 from spillway.failpoints import failpoint
@@ -246,11 +247,10 @@ class Copiers:
         part, name = plan.ranges[place], ".".join(plan.published.key)
         try:
             source.execute("SAVEPOINT one")
-            source.execute(
-                sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(
-                    sql.Identifier(part.schema, part.table)
-                )
+            lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(
+                sql.Identifier(part.schema, part.table)
             )
+            source.execute(encoded(lock, source))
             then = plan.published.shape(source, part)
             present = plan.published.shape(now, part)
         except psycopg.Error as error:
@@ -307,11 +307,16 @@ class Copiers:
         return connection
 
     def _plain(self, connection: Connection | None, target: Connection) -> Connection:
-        """A session of the source that sees what there is now, in the target's encoding."""
+        """A session of the source that sees what there is now, in the target's encoding; for one
+        in SQL_ASCII in UTF-8, as what a stream sends, unless the source has no encoding either.
+        """
         if connection is not None and not connection.closed:
             return connection
         encoding = target.info.parameter_status("server_encoding") or "UTF8"
         connection = connect_source(self._conninfo)
+        has_none = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+        if encoding == "SQL_ASCII" and not has_none:
+            encoding = "UTF8"
         _set(connection, {**_SETTINGS, "lock_timeout": _LOCK_TIMEOUT, "client_encoding": encoding})
         return connection
 
@@ -335,12 +340,14 @@ def connect_source(conninfo: str) -> Connection:
         SourceError: there is no connection.
     """
     try:
-        return psycopg.connect(conninfo, autocommit=True)
+        connection = psycopg.connect(conninfo, autocommit=True)
     except psycopg.Error as error:
         raise SourceError(
             f"no connection to the source: {' '.join(redact(str(error), conninfo).split())}",
             hint="Check that the source runs, and the source's log.",
         ) from None
+    read_bytes(connection)
+    return connection
 
 
 def _set(connection: Connection, settings: Mapping[str, str]) -> None:
@@ -356,6 +363,14 @@ def _failed(error: psycopg.Error, plan: CopyPlan, what: str) -> SpillwayError:
             f"{failed.message}: rows that the target has already are in the way",
             hint=f"On the target: TRUNCATE {plan.target.quoted}; or remove the rows that are in "
             "the way. The table is copied then by itself.",
+            **failed.details,
+        )
+    if isinstance(error, psycopg.errors.ForeignKeyViolation):
+        return type(failed)(
+            failed.message,
+            hint="It is tried again, and goes on once the table that it refers to is copied. Of "
+            "tables that refer to each other: let the role set session_replication_role (GRANT SET "
+            "ON PARAMETER, from 15 on), or make the foreign keys after the copy.",
             **failed.details,
         )
     return failed

@@ -28,6 +28,7 @@ from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.sync.states import SyncState
 from spillway.apply.tables.matching import match_all
+from spillway.apply.target.connection import encoded
 from spillway.errors import SourceError, SpillwayError, TargetTableMissing
 from spillway.failpoints import failpoint
 
@@ -222,11 +223,10 @@ class FirstCopy:
             left = [i for i in range(len(table.ranges)) if i not in table.ranges_done]
             return TableCopy(made, left, is_one=not table.is_ours)
         with target.transaction():
-            row = target.execute(
-                sql.SQL("SELECT EXISTS (SELECT FROM {})").format(
-                    sql.Identifier(matched.schema, matched.name)
-                )
-            ).fetchone()
+            has_rows = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(
+                sql.Identifier(matched.schema, matched.name)
+            )
+            row = target.execute(encoded(has_rows, target)).fetchone()
             is_ours = row is not None and not row[0]
             dropped: tuple[str, ...] = table.dropped_indexes
             if is_ours and matched.kind == "r" and self._defers(published):
@@ -303,12 +303,12 @@ class FirstCopy:
         name = sql.Identifier(*renamed(*table.key))
         try:
             with target.transaction():
-                target.execute(sql.SQL("TRUNCATE {}").format(name))
+                target.execute(encoded(sql.SQL("TRUNCATE {}").format(name), target))
         except (
             psycopg.errors.FeatureNotSupported,
             psycopg.errors.InsufficientPrivilege,
         ):
             # Another table refers to it, or the role may only delete.
-            target.execute(sql.SQL("DELETE FROM {}").format(name))
+            target.execute(encoded(sql.SQL("DELETE FROM {}").format(name), target))
         except psycopg.errors.UndefinedTable:
             pass

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
+from spillway.apply.target.connection import encoded
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -51,7 +53,8 @@ def drop(connection: Connection, table_oid: int) -> list[str]:
     """
     rows = connection.execute(_DROPPABLE, [table_oid]).fetchall()
     for schema, name, _ in rows:
-        connection.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(schema, name)))
+        statement = sql.SQL("DROP INDEX {}").format(sql.Identifier(schema, name))
+        connection.execute(encoded(statement, connection))
     return [row[2] for row in rows]
 
 

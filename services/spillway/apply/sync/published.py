@@ -39,7 +39,7 @@ _ALL: Final = """
 SELECT c.oid, n.nspname, c.relname, false
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid >= 16384
-   AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'spillway')
+   AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
 """
 #: Of a table that several publications have, whether one of them publishes by the root.
 _PUBLISHED: Final = """

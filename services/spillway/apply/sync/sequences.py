@@ -34,7 +34,7 @@ SELECT n.nspname::text, c.relname::text, seqstart, seqincrement, seqmin, seqmax,
        seqcycle, pg_catalog.format_type(seqtypid, NULL)
   FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'spillway'
+ WHERE c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%'
  ORDER BY 1, 2
 """
 #: a: owned by a column, i: of an identity; n: a default refers to it.
@@ -151,9 +151,8 @@ def write(
         name = f"{ours.schema}.{ours.name}"
         try:
             target.execute(
-                sql.SQL("SELECT pg_catalog.setval({}::pg_catalog.regclass, {}, {})").format(
-                    sql.Identifier(ours.schema, ours.name).as_string(target), *value
-                )
+                "SELECT pg_catalog.setval(%s::text::pg_catalog.regclass, %s::int8, %s::bool)",
+                [sql.Identifier(ours.schema, ours.name).as_string(), *value],
             )
         except psycopg.errors.InsufficientPrivilege:
             failed[name] = "GRANT UPDATE on it to the subscription's role"

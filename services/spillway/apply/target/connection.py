@@ -4,6 +4,9 @@ Values come as pgoutput prints them, so a session reads them in the same style w
 the database is set to. Nothing of the target's settings may end a session of ours in the middle
 (timeouts), take a name for another (search_path), or hide rows (row_security: off makes a query
 that would be filtered fail instead).
+
+Sessions speak UTF-8, but for a target in SQL_ASCII, which has bytes and no characters: they go
+there as they are, and are looked at as UTF-8.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg.adapt import Loader
 
 from spillway.apply.target.failures import from_connecting, from_postgres
 from spillway.receiver.conninfo import parse_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from psycopg import sql
+    from psycopg.abc import Buffer
 
 #: What a server of its version does not know is left out.
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -48,6 +55,18 @@ _CONNECTION: Final[Mapping[str, str]] = {
 }
 
 
+_SQL_ASCII: Final = "SQL_ASCII"
+#: Types that are text, and what has none.
+_TEXTS: Final = ("text", "varchar", "bpchar", "name", '"char"', 0)
+
+
+class _TextLoader(Loader):
+    """Reads text that may not be UTF-8; a byte that is not is escaped."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode(errors="backslashreplace")
+
+
 def connect_target(
     dsn: str, application_name: str, settings: Mapping[str, str] | None = None
 ) -> psycopg.Connection[Any]:
@@ -77,7 +96,23 @@ def connect_target(
             " WHERE lower(s.name) = lower(wanted.name))",
             [list(wanted), list(wanted.values())],
         )
+        read_bytes(connection)
     except psycopg.Error as error:
         connection.close()
         raise from_postgres(error, "the target refuses a setting", dsn) from error
     return connection
+
+
+def read_bytes(connection: psycopg.Connection[Any]) -> None:
+    """Have a session in SQL_ASCII, of either side, take bytes as they are, and read texts."""
+    if connection.info.parameter_status("server_encoding") == _SQL_ASCII:
+        connection.execute("SET client_encoding = 'SQL_ASCII'")
+        for one in _TEXTS:
+            connection.adapters.register_loader(one, _TextLoader)
+
+
+def encoded(statement: sql.Composable, connection: psycopg.Connection[Any]) -> bytes:
+    """Return a statement as its session speaks: what has no encoding has names in UTF-8."""
+    if connection.info.parameter_status("client_encoding") == _SQL_ASCII:
+        return statement.as_bytes()
+    return statement.as_bytes(connection)

@@ -19,7 +19,7 @@ import psycopg
 
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
-from spillway.apply.target.own_schema import SCHEMA
+from spillway.apply.target.own_schema import OWN_TABLES, SCHEMA
 from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
@@ -83,15 +83,15 @@ def _make_indexes(connection: psycopg.Connection[Any], subscription: str) -> Non
 
 
 def _tables(connection: psycopg.Connection[Any]) -> list[str]:
-    """Return the tables of the schema that have rows by subscription."""
+    """Return the tables of the schema that are ours."""
     return [
         name
         for (name,) in connection.execute(
             "SELECT c.relname::text FROM pg_catalog.pg_class c"
             " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
             " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname = 'subscription'"
-            " WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY 1",
-            [SCHEMA],
+            " WHERE n.nspname = %s AND c.relname = ANY (%s) AND c.relkind = 'r' ORDER BY 1",
+            [SCHEMA, list(OWN_TABLES)],
         )
     ]
 

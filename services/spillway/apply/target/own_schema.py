@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SCHEMA: Final = "spillway"
+#: Tables that are the subscriptions' there; a schema of that name may have others, of somebody.
+OWN_TABLES: Final = ("progress", "committed", "tables", "conflicts", "dead_letter", "prepared")
 #: One row a subscription: whose it is, and, where no replication origin is used, its position. The
 #: row is updated with every commit; room on its page keeps that from growing the table.
 PROGRESS_SQL: Final = """CREATE TABLE IF NOT EXISTS spillway.progress (
@@ -39,6 +41,11 @@ COMMITTED_SQL: Final = """CREATE TABLE IF NOT EXISTS spillway.committed (
     PRIMARY KEY (subscription, end_lsn)
 )"""
 _TABLE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS spillway\.(\w+)")
+
+
+def is_own(schema: str, table: str) -> bool:
+    """Say whether that is a table of a subscription's own."""
+    return schema == SCHEMA and table in OWN_TABLES
 
 
 def prepare_schema(connection: psycopg.Connection[Any], tables: Sequence[str]) -> None:
@@ -86,9 +93,10 @@ def owner_sql(role: str, tables: Sequence[str]) -> str:
     """Return what an owner of the database runs once, so that *role* need not make anything."""
     name = quote_identifier(role)
     statements = ["CREATE SCHEMA IF NOT EXISTS spillway", *tables]
+    own = ", ".join(f"spillway.{_name(table)}" for table in tables)
     statements += [
         f"GRANT USAGE ON SCHEMA spillway TO {name}",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA spillway TO {name}",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {own} TO {name}",
     ]
     return "Run as an owner of the target's database: " + " ".join(
         f"{' '.join(statement.split())};" for statement in statements

@@ -161,7 +161,9 @@ class CreateSubscription(RequestModel):
         default="any", description="none: only changes without a replication origin."
     )
     streaming: Literal["off", "on", "parallel"] = Field(
-        default="off", description="Take transactions in progress."
+        default="off",
+        description="parallel: a PostgreSQL takes large transactions while they are in progress; "
+        "on, off: when they have ended, and until then the service keeps them.",
     )
     two_phase: bool = False
     options: Options = Field(
@@ -323,6 +325,7 @@ class StatsView(ResponseModel):
     confl_insert_exists: int
     confl_update_origin_differs: int
     confl_update_exists: int
+    confl_update_deleted: int
     confl_update_missing: int
     confl_delete_origin_differs: int
     confl_delete_missing: int
