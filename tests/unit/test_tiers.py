@@ -86,6 +86,7 @@ LONG_ALONE: Final = {
         "integration/apply/test_checklist_more.py::test_030_origins_are_left_out_on_every_major",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
+        "integration/apply/test_random_workload.py::test_both_sides_write_and_agree",
         "integration/apply/test_random_workload.py::test_conflicts_and_kills",
         "integration/apply/test_random_workload.py::test_equal_at_the_end_of_many",
         "integration/lake/test_random_changes.py::test_random_changes",

@@ -242,6 +242,16 @@ def test_a_row_that_somebody_else_deleted(ours: Ours) -> None:
         )
         assert ours.database.query("SELECT kind, local_rows->0->'row'->>'v' FROM spillway.conflicts"
                                    " ORDER BY number") == [("update_deleted", "x")] * 2  # fmt: skip
+        # Changed by the source and then deleted by somebody: that it was deleted, and no name.
+        ours.heard.conflicts.clear()
+        ours.source.database.execute("UPDATE c SET v = 'once' WHERE id = 6")
+        ours.take()
+        ours.database.execute("DELETE FROM c WHERE id = 6")
+        ours.source.database.execute("UPDATE c SET v = 'twice' WHERE id = 6")
+        ours.take()
+        assert ours.heard.resolved == [("update_deleted", "apply_remote")]
+        assert ours.heard.conflicts[0].detail().endswith("\nThe row to be updated was deleted.")
+        assert ours.heard.conflicts[0].local[0].committed_at is None
         # A table can be altered and emptied, whoever looks at it.
         ours.database.execute("ALTER TABLE c ADD more int; DELETE FROM c WHERE id = 2")
         rule(ours, {"update_deleted": "error"})

@@ -307,3 +307,84 @@ def test_conflicts_and_kills(
     wished: dict[str, Any] = ({}, _SMALL)[seed % 2] | _RESOLVED
     met = _run(checklist_cluster, apply_service, seed, 1500, kill, 2, _written_locally, **wished)
     assert met.total() > 0
+
+
+_LATEST: dict[str, Any] = {
+    "conflicts": dict.fromkeys(
+        (
+            "insert_exists", "update_exists", "multiple_unique_conflicts", "update_origin_differs",
+            "delete_origin_differs", "update_deleted",
+        ),
+        "last_update_wins",
+    ),
+    "retain_dead_tuples": 600,
+}  # fmt: skip
+_HELD = """
+SELECT FROM pg_stat_activity WHERE application_name LIKE '% dead rows' AND backend_xmin IS NOT NULL
+   AND datname = current_database()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [41, 42])
+def test_both_sides_write_and_agree(
+    checklist_cluster: Cluster, apply_service: ServeProcess, seed: int
+) -> None:
+    """Two databases that subscribe to each other, and the same rows changed and deleted on both at
+    the same time: whichever came last is on both.
+    """
+    name, rng = f"agree_{seed}_{secrets.token_hex(3)}", random.Random(seed)
+    service = apply_service.service()
+    sides = [checklist_cluster.create_database(f"{name}_{which}") for which in ("one", "other")]
+    for database in sides:
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, v text);"
+            "CREATE TABLE marker (n int PRIMARY KEY);"
+            "INSERT INTO t SELECT n, 'same' FROM generate_series(1, 300) n;"
+            "CREATE PUBLICATION p FOR TABLE t, marker"
+        )
+    service.create_source(sides[0].dsn, name=name)
+    names = [f"{name}_{way}" for way in ("there", "back")]
+    try:
+        for subscription, source, target in zip(names, sides, reversed(sides), strict=True):
+            body = {
+                "name": subscription, "source": name, "database": source.name,
+                "publications": ["p"], "copy_data": False, "origin": "none",
+                "target": {"kind": "postgres", "dsn": target.dsn, **_LATEST},
+            }  # fmt: skip
+            service.call("POST", "/subscriptions", json=body)
+        for database in sides:
+            wait_until("rows are held", lambda d=database: bool(d.query(_HELD)))  # type: ignore[misc]
+        for first in range(1, 301, 30):
+            sessions = [database.connect(autocommit=False) for database in sides]
+            for which, session in enumerate(sessions):
+                for key in range(first, first + 30):
+                    chosen = rng.random()
+                    if chosen < 0.4:
+                        session.execute("DELETE FROM t WHERE id = %s", [key])
+                    elif chosen < 0.8:
+                        values = [f"by {which}", key]
+                        session.execute("UPDATE t SET v = %s WHERE id = %s", values)
+            for session in rng.sample(sessions, 2):
+                session.commit()
+                session.close()
+        for n, database in enumerate(sides):
+            database.execute("INSERT INTO marker VALUES (%s)", [n])
+        for database in sides:
+            wait_until(
+                "all is there",
+                lambda d=database: d.value("SELECT count(*) FROM marker") == 2,  # type: ignore[misc]
+                lambda: str([service.call("GET", f"/subscriptions/{one}") for one in names]),
+            )
+        one, other = (database.query("SELECT * FROM t ORDER BY 1") for database in sides)
+        assert one == other
+        assert {"by 0", "by 1"} <= {v for _, v in one}
+        met = [service.call("GET", f"/subscriptions/{one}")["stats"] for one in names]
+        assert sum(stats.get("confl_update_deleted", 0) for stats in met) > 0
+        assert sum(stats.get("confl_update_missing", 0) for stats in met) == 0
+    finally:
+        for subscription in names:
+            service.http.delete(f"/v1/subscriptions/{subscription}")
+        service.call("DELETE", f"/sources/{name}")
+        for database in sides:
+            checklist_cluster.drop_database(database.name)

@@ -174,6 +174,8 @@ class Conflict:
             by = local._by("modified", another=different)  # noqa: SLF001
             return f"Deleting the row that was {by}."
         if local is not None and self.kind == ConflictKind.UPDATE_DELETED:
+            if local.committed_at is None:
+                return "The row to be updated was deleted."
             by = local._by("deleted", another=different)  # noqa: SLF001
             return f"The row to be updated was {by}."
         if self.kind == ConflictKind.DELETE_MISSING:

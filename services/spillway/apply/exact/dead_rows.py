@@ -4,7 +4,8 @@
 PostgreSQL 19's worker keeps dead rows from being vacuumed until no transaction of the source may
 update them any more, and looks at them. No SQL sees a dead row, but an older snapshot still sees
 the row itself, and keeps it; its ``xmax`` says which transaction took it away, and the target's
-commit timestamps whose that was, and when. ::
+commit timestamps whose that was, and when. Whether that deleted the row, or changed it first, says
+the error that an attempt to delete it once more meets. ::
 
     ──── snapshot 1 ──────── snapshot 2 ──────────────────────────────────▶ the target's time
           source was at S1    source was at S2
@@ -12,10 +13,11 @@ commit timestamps whose that was, and when. ::
                                     what was deleted before snapshot 2 can't be updated any more
 
 A session each holds the snapshots, two at most, in a transaction that writes nothing and keeps no
-lock. It is let go after a bounded time, too, whatever the source does.
+lock. It is let go after a bounded time, too, whatever the source does. A third one looks, in
+transactions that are rolled back.
 
-What is not seen: a row that was made and deleted between two snapshots. Of a row that was updated
-and then deleted since, the first of both transactions is told.
+What is not seen: a row that was made and deleted between two snapshots; and of one that was changed
+and then deleted since, who deleted it, and when.
 
 Source: FindDeletedTupleInLocalRel (src/backend/replication/logical/worker.c),
 RelationFindDeletedTupleInfoSeq (src/backend/executor/execReplication.c) of PostgreSQL 19
@@ -24,6 +26,7 @@ RelationFindDeletedTupleInfoSeq (src/backend/executor/execReplication.c) of Post
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from contextlib import suppress
@@ -54,6 +57,8 @@ _AFTER_FAILURE_S: Final = 10.0
 _HELD_MAX: Final = 2
 _FIRST_XID: Final = 3
 _PLACE: Final = ("tableoid", "ctid", "xmax")
+#: What can't be deleted as of a snapshot; who speaks another language leaves it open.
+_IS_DELETED: Final = re.compile(r"concurrent delete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,12 @@ class _Snapshot:
     held_since: float
     #: what the source had committed by then ends before this
     source_lsn: int
+    #: its name
+    exported: str
 
 
 class DeadRows:
-    """Snapshots that see what is gone; a thread takes them and lets them go.
+    """Snapshots that see what is gone; a thread takes them and lets them go. They write nothing.
 
     Args:
         connect: opens a session on the target, in autocommit.
@@ -92,6 +99,8 @@ class DeadRows:
         self._held_s = held_s
         self._every_s = every_s
         self._held: list[_Snapshot] = []
+        #: who looks
+        self._looking: Connection | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dead rows", daemon=True)
@@ -104,6 +113,8 @@ class DeadRows:
         with self._lock:
             while self._held:
                 self._let_go(self._held[0])
+            if self._looking is not None:
+                self._looking.close()
 
     @property
     def held(self) -> int:
@@ -112,47 +123,69 @@ class DeadRows:
 
     def deleted(self, rows: TableRows, change: Change) -> LocalRow | None:
         """The row that *change* is about, as it was before somebody else took it away, with who did
-        and when; None if that can't be told, or it was this subscription.
+        and when, if that can be told; None if nobody else did.
         """
         columns = ", ".join([*_PLACE, *(one.quoted for one in rows.facts.columns)])
-        text, values = rows.statements.find(change, columns, "")
+        find = rows.statements.find
         with self._lock:
-            for snapshot in reversed(self._held):
-                row = self._seen(snapshot, text, values)
-                if row is None:
-                    continue
-                xmax = row[_PLACE.index("xmax")] or b"0"
-                if int(xmax) < _FIRST_XID:
-                    return None
-                by = rows.origins.of(xmax)
-                # The number of a group of transactions that locked a row is none of a transaction.
-                if by is None or by.is_ours or by.committed_at < snapshot.taken_at:
-                    return None
-                names = (one.name for one in rows.facts.columns)
-                return LocalRow(
-                    dict(zip(names, row[len(_PLACE) :], strict=True)),
-                    int(xmax),
-                    by.name,
-                    by.committed_at,
-                )
+            for snapshot in list(reversed(self._held)):
+                looked = self._look_for(snapshot, find(change, columns, ""))
+                if isinstance(looked, list):
+                    again = (
+                        f"DELETE FROM {rows.statements.table.only}"  # noqa: S608 - quoted
+                        " WHERE tableoid = $1::oid AND ctid = $2::tid"
+                    )
+                    said = self._look_for(snapshot, (again.encode(), looked[:2]))
+                    return self._gone(rows, snapshot, looked, said)
         return None
 
-    def _seen(
-        self, snapshot: _Snapshot, text: bytes, values: list[bytes | None]
-    ) -> list[bytes | None] | None:
-        """What a snapshot sees; one that can't be asked any more is let go."""
-        try:
-            # So that the table's lock goes as well: it may be altered and truncated.
-            raw(snapshot.connection, b"SAVEPOINT looked")
-            try:
-                cursor = raw(snapshot.connection, text, values, prepare=False)
-                return cells(cursor, 0) if cursor.rowcount else None
-            finally:
-                raw(snapshot.connection, b"ROLLBACK TO SAVEPOINT looked")
-        except psycopg.Error:
-            if snapshot.connection.broken:
-                self._let_go(snapshot)
+    @staticmethod
+    def _gone(
+        rows: TableRows,
+        snapshot: _Snapshot,
+        row: list[bytes | None],
+        said: list[bytes | None] | psycopg.Error | None,
+    ) -> LocalRow | None:
+        """Say whose a row is that is there no more."""
+        if not isinstance(said, psycopg.errors.SerializationFailure):
             return None
+        names = (one.name for one in rows.facts.columns)
+        seen = dict(zip(names, row[len(_PLACE) :], strict=True))
+        if not _IS_DELETED.search(said.diag.message_primary or ""):
+            return LocalRow(seen)
+        xmax = row[_PLACE.index("xmax")] or b"0"
+        by = rows.origins.of(xmax) if int(xmax) >= _FIRST_XID else None
+        # The number of a group of transactions that locked a row is none of a transaction.
+        if by is None or by.committed_at < snapshot.taken_at:
+            return LocalRow(seen)
+        return None if by.is_ours else LocalRow(seen, int(xmax), by.name, by.committed_at)
+
+    def _look_for(
+        self, snapshot: _Snapshot, query: tuple[bytes, list[bytes | None]]
+    ) -> list[bytes | None] | psycopg.Error | None:
+        """The first row that a snapshot sees, None without one, or the error that the query met.
+        What can't be asked any more is let go.
+        """
+        connection = self._looking
+        try:
+            if connection is None or connection.closed:
+                connection = self._looking = self._connect()
+                prepare_session(connection)
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE")
+            try:
+                raw(connection, f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'".encode())
+            except psycopg.Error:
+                # Who held it is gone.
+                self._let_go(snapshot)
+                raise
+            cursor = raw(connection, *query, prepare=False)
+            return cells(cursor, 0) if cursor.pgresult and cursor.pgresult.ntuples else None
+        except (psycopg.Error, SpillwayError) as error:
+            return error if isinstance(error, psycopg.Error) else None
+        finally:
+            if connection is not None and not connection.closed:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -187,11 +220,13 @@ class DeadRows:
     def _take(self) -> _Snapshot:
         connection = self._connect()
         try:
-            prepare_session(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            row = connection.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
+            row = connection.execute(
+                "SELECT pg_catalog.clock_timestamp(), pg_catalog.pg_export_snapshot()"
+            ).fetchone()
             assert row is not None
-            return _Snapshot(connection, row[0], time.monotonic(), self._source_lsn())
+            at, exported = row
+            return _Snapshot(connection, at, time.monotonic(), self._source_lsn(), exported)
         except BaseException:
             connection.close()
             raise
