@@ -46,7 +46,8 @@ PROVIDER_TYPES = {
 PROVIDER_OPTION_TYPES = {
     "text": "string", "choice": "string", "time": "string", "size": "string", "number": "number",
     "whole number": "number", "columns": "map of list of string",
-    "partitions": "map of list of string", "settings": "map of string",
+    "partitions": "map of list of string", "masks": "map of list of string",
+    "tables": "list of string", "settings": "map of string",
 }  # fmt: skip
 PROVIDER_POSTGRES_TYPES = {
     "choice": "string", "flag": "bool", "whole number": "number", "texts": "map of string",
@@ -129,6 +130,7 @@ OTHER_SETTINGS = """
 | `SPILLWAY_JARS` | `.cache/jars` below the current directory | the folder with Delta Lake's jars |
 | `SPILLWAY_KEYS` | `.cache/keys` below the current directory | of lakes on object storage that are [merged by position](../how-to/fill-a-lake.md#merge-by-position): the folder with the indexes of keys |
 | `SPILLWAY_IVY_SETTINGS` | Ivy's own | an `ivysettings.xml` for resolving them |
+| `SPILLWAY_LAKE_MASK_SECRET` | none | the secret with which a lake's [masks](../how-to/fill-a-lake.md#columns-left-out-or-masked) hash, 16 characters or more: of the job, of the service that runs it, and of Spark's workers |
 | `SPILLWAY_LAKE_SOURCE_DSN` | none | the source's connection string, for initial loads: its role needs REPLICATION and SELECT |
 | `SPILLWAY_SUBSCRIPTION_RUN` | none | set by the service for a subscription's program, which bears it as its mark |
 | `SPILLWAY_SUBSCRIPTION` | none | likewise, the subscription's name: the service names it as the consumer of a slot |

@@ -4,7 +4,7 @@ afterwards.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.batch.materialize import BatchReport
+
+
+#: with which lakes under test hash
+MASK_SECRET: Final = "a secret of a lake under test"
 
 
 class Lake:

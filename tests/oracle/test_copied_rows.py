@@ -55,7 +55,7 @@ def copied(
         found = {}
         for name, table in snapshot.tables.items():
             schema = lake_schema(table.plan.schema)
-            copy = CopyRanges(source, snapshot, table.plan, schema, ranges)
+            copy = CopyRanges(source, snapshot, table, schema, ranges)
             assert "password" not in repr(copy)
             numbers = pa.record_batch({"id": pa.array(range(len(ranges)), pa.int64())})
             found[name] = pa.Table.from_batches(copy([numbers]), schema=schema)

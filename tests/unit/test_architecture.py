@@ -104,7 +104,9 @@ KNOWS_ONLY = {
     "consumer": GROUND
     | {"storage", "stream.client", "v1", "receiver.table_privileges", "receiver.connect_errors"}
     | {"receiver.temporary_slot"}
-    | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
+    | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"}
+    # how the plugin shows tables
+    | {"plugins.shown_tables"},
     # What a consumer knows, and without a service it decodes archives, of which it knows what it
     # hands its executors.
     "lake": GROUND
@@ -117,8 +119,8 @@ KNOWS_ONLY = {
         "receiver.conninfo",
     }
     | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"}
-    # how the plugin tells of values that it has no form for
-    | {"plugins.refused_values"},
+    # how the plugin tells of values that it has no form for, of partitions and of masks
+    | {"plugins.refused_values", "plugins.partition_roots", "plugins.masks"},
     # What a consumer knows, and what checks of a source and of a connection are worth for a target,
     # too.
     "apply": GROUND

@@ -105,6 +105,10 @@ class Form:
             for table, columns in lines.items()
         }
 
+    def tables(self, name: str) -> list[str]:
+        """Read lines of a table each."""
+        return [line.strip() for line in self.text(name).splitlines() if line.strip()]
+
     def settings(self, name: str, what: str) -> dict[str, str]:
         """Read lines of ``name = value``.
 

@@ -361,9 +361,11 @@ def _lake(form: Form, format_: str, more: dict[str, Any]) -> dict[str, Any]:
     for option in _options_with_lines(format_):
         if option.kind == "settings":
             target[option.name] = form.settings(option.name, _lines_of(option))
+        elif option.kind == "tables":
+            target[option.name] = form.tables(option.name)
         else:
             target[option.name] = form.columns_by_table(option.name, _lines_of(option))
-    return {name: value for name, value in target.items() if value not in ("", {})}
+    return {name: value for name, value in target.items() if value not in ("", {}, [])}
 
 
 def _options_with_lines(format_: str) -> list[LakeOption]:

@@ -349,7 +349,12 @@ def alter(
     if by_table or options:
         target = dict(call("GET", "subscriptions", name)["target"])
         # Tables that are not named stay as they are.
-        by_table = {field: target.get(field, {}) | named for field, named in by_table.items()}
+        by_table = {
+            field: [*dict.fromkeys([*(target.get(field) or ()), *named])]
+            if isinstance(named, list)
+            else target.get(field, {}) | named
+            for field, named in by_table.items()
+        }
         body["target"] = target | options | by_table
     return _shown(call("PATCH", "subscriptions", name, body=body))
 
@@ -563,6 +568,8 @@ def _of_lake(given: Mapping[str, Any]) -> dict[str, Any]:
         option = lake_option(name)
         if option.kind == "settings" and value:
             found[name] = spark_settings.given(value, option.option)
+        elif option.kind == "tables" and value:
+            found[name] = list(value)
         elif option.kind in SEVERAL and value:
             found[name] = _by_table(option.option, value)
         elif option.kind not in SEVERAL and value is not None:

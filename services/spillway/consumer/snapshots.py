@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
@@ -47,7 +47,14 @@ from spillway.errors import LakeError, NotReady, SourceError, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_copy import session_settings
-from spillway.plugins.arrow_schema import SchemaOptions, TablePlan, plan_table
+from spillway.plugins.arrow_schema import (
+    ALL_ROOTS,
+    SchemaOptions,
+    TablePlan,
+    plan_partition,
+    plan_table,
+)
+from spillway.plugins.shown_tables import shown_tables
 from spillway.receiver.connect_errors import connect_error
 from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
 from spillway.receiver.table_privileges import check_readable
@@ -57,6 +64,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    import pyarrow as pa
 
     from spillway.consumer.slot import ExportedSnapshot
 
@@ -84,6 +93,30 @@ SELECT leaf_schema.nspname, leaf.relname
   JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid
   JOIN pg_catalog.pg_namespace leaf_schema ON leaf_schema.oid = leaf.relnamespace
  WHERE c.relkind = 'p' AND n.nspname || '.' || c.relname = %s AND t.isleaf ORDER BY 1, 2
+"""
+_LEAVES_OF: Final = """
+SELECT leaf_schema.nspname, leaf.relname FROM pg_catalog.pg_partition_tree(%s::oid::regclass) t
+  JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid
+  JOIN pg_catalog.pg_namespace leaf_schema ON leaf_schema.oid = leaf.relnamespace
+ WHERE t.isleaf AND leaf.relkind <> 'p' ORDER BY 1, 2
+"""
+#: Every partitioned table, those that it is a partition of, its leaves in order, and their size.
+_PARTITIONED: Final = """
+SELECT c.oid::int8, n.nspname, c.relname,
+       ARRAY(SELECT a.relid::oid::int8 FROM pg_catalog.pg_partition_ancestors(c.oid) a
+              WHERE a.relid <> c.oid),
+       coalesce(l.leaves, '[]'::jsonb), coalesce(l.size, 0)::int8
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace,
+       LATERAL (
+           SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('schema', leaf_schema.nspname,
+                      'table', leaf.relname) ORDER BY leaf_schema.nspname, leaf.relname) AS leaves,
+                  sum(pg_catalog.pg_table_size(leaf.oid)) AS size
+             FROM pg_catalog.pg_partition_tree(c.oid) t
+             JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid
+             JOIN pg_catalog.pg_namespace leaf_schema ON leaf_schema.oid = leaf.relnamespace
+            WHERE t.isleaf AND leaf.relkind <> 'p'
+       ) l
+ WHERE c.relkind = 'p' AND c.relpersistence = 'p' AND c.oid >= 16384
 """
 _RELATION: Final = """
 SELECT c.oid::int8, relkind::text, relpersistence::text, relreplident::text, relfilenode::int8,
@@ -130,10 +163,17 @@ class SourceTable:
     schema: str
     table: str
     size_bytes: int
+    #: schema and name of its partitions, if it is partitioned and taken as one
+    partitions: tuple[tuple[str, str], ...] | None = None
 
     @property
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
+
+    @property
+    def copied_names(self) -> list[str]:
+        """The tables that its rows are read from."""
+        return [self.name] if self.partitions is None else [".".join(p) for p in self.partitions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +183,42 @@ class CopiedTable:
     plan: TablePlan
     #: pg_class.relfilenode
     relfilenode: int
-    #: no row that the snapshot sees is in a block from here on
+    #: no row that the snapshot sees is in a block from here on; of a partitioned one, all
+    #: partitions' together
     blocks: int
+    #: of one that is partitioned: where its rows are
+    partitions: tuple[CopiedTable, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.plan.descriptor.schema}.{self.plan.descriptor.name}"
+
+    @property
+    def parts(self) -> tuple[CopiedTable, ...]:
+        """What its blocks are of, in order."""
+        return (self,) if self.partitions is None else self.partitions
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the copied columns, in the order in which they are copied."""
+        plan = self.plan
+        return tuple(c.name for c in plan.columns) + tuple(c.name for c in plan.made)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What changes of it look like: of a partitioned one, those of its first partition."""
+        return self.partitions[0].plan.schema if self.partitions else self.plan.schema
 
     def same_shape(self, other: CopiedTable) -> bool:
         """Say whether the rows of both mean the same, and are in the same heap."""
         return (
-            self.plan.descriptor == other.plan.descriptor and self.relfilenode == other.relfilenode
+            self.plan.descriptor == other.plan.descriptor
+            and self.relfilenode == other.relfilenode
+            and len(self.partitions or ()) == len(other.partitions or ())
+            and all(
+                a.same_shape(b)
+                for a, b in zip(self.partitions or (), other.partitions or (), strict=True)
+            )
         )
 
 
@@ -217,6 +286,7 @@ class Source:
             temporal_as_text=rest.get("temporal_as") == "text",
             safe_names=rest.get("column_names") == "safe",
             settings=settings,
+            **shown_tables(dict(rest)),
         )
 
     @property
@@ -251,6 +321,10 @@ class Source:
         with self._session() as connection:
             rows = cast("list[tuple[str, str, int]]", connection.execute(_TABLES).fetchall())
             found = {table.name: table for table in (SourceTable(*row) for row in rows)}
+            for root in self._roots(connection):
+                for partition in root.copied_names:
+                    found.pop(partition, None)
+                found[root.name] = root
             if not wanted:
                 return list(found.values())
             chosen: dict[str, SourceTable] = {}
@@ -267,6 +341,24 @@ class Source:
                     )
                 chosen.update((n, found[n]) for n in names)
         return list(chosen.values())
+
+    def _roots(self, connection: Connection) -> list[SourceTable]:
+        """Return the partitioned tables that are taken as one: the topmost of those asked for."""
+        wanted = self._schema_options.partition_roots
+        if not wanted:
+            return []
+        every = ALL_ROOTS in wanted
+        roots: list[SourceTable] = []
+        under: set[int] = set()
+        rows = connection.execute(_PARTITIONED).fetchall()
+        # A table comes behind those that it is a partition of.
+        for oid, schema, table, above, leaves, size in sorted(rows, key=lambda row: len(row[3])):
+            if under.intersection(above) or not (every or f"{schema}.{table}" in wanted):
+                continue
+            under.add(oid)
+            names = tuple((each["schema"], each["table"]) for each in leaves)
+            roots.append(SourceTable(schema, table, size, names))
+        return roots
 
     def _leaves(self, connection: Connection, name: str) -> list[str]:
         return [".".join(row) for row in connection.execute(_LEAVES, [name]).fetchall()]
@@ -419,6 +511,8 @@ class Source:
                 try:
                     with holder.transaction():
                         lock(holder, schema, table)
+                        for partition in wanted.partitions or ():
+                            lock(holder, *partition)
                 except psycopg.errors.LockNotAvailable:
                     raise LakeError(
                         f"{name} is locked by somebody else for more than {_LOCK_TIMEOUT}",
@@ -428,19 +522,40 @@ class Source:
                     ) from None
                 except psycopg.errors.InsufficientPrivilege:
                     # It was revoked since it was looked at.
-                    check_readable(self._dsn, [name])
+                    check_readable(self._dsn, wanted.copied_names)
                     raise _Changed(f"privileges on {name} were granted") from None
                 except psycopg.errors.UndefinedTable:
                     raise _Changed(f"{name} was dropped") from None
                 except psycopg.Error as error:
                     raise self._failed(error) from error
-                described = self._describe(holder, schema, table)
-                present = self._describe(now, schema, table)
+                described = self._describe_whole(holder, wanted)
+                present = self._describe_whole(now, wanted)
                 if described is None or present is None or not described.same_shape(present):
                     raise _Changed(f"{name} was altered")
                 taken.tables[name] = described
 
-    def _describe(self, connection: Connection, schema: str, table: str) -> CopiedTable | None:
+    def _describe_whole(self, connection: Connection, wanted: SourceTable) -> CopiedTable | None:
+        whole = self._describe(connection, wanted.schema, wanted.table)
+        if whole is None or wanted.partitions is None:
+            return whole
+        root = whole.plan.descriptor
+        rows = connection.execute(_LEAVES_OF, [root.oid]).fetchall()
+        # Others were attached since the names were looked up: they are not locked.
+        if {(schema, table) for schema, table in rows} != set(wanted.partitions):
+            return None
+        partitions = [self._describe(connection, *name, root=root) for name in wanted.partitions]
+        known = [each for each in partitions if each is not None]
+        if len(known) < len(partitions):
+            return None
+        return replace(whole, blocks=sum(each.blocks for each in known), partitions=tuple(known))
+
+    def _describe(
+        self,
+        connection: Connection,
+        schema: str,
+        table: str,
+        root: RelationDescriptor | None = None,
+    ) -> CopiedTable | None:
         row = connection.execute(_RELATION, [schema, table]).fetchone()
         if row is None:
             return None
@@ -467,7 +582,14 @@ class Source:
             [oid],
         ).fetchone()
         assert sizes is not None
-        return CopiedTable(plan_table(descriptor, self._schema_options), relfilenode, sizes[0])
+        options = self._schema_options
+        plan = (
+            plan_table(descriptor, options)
+            if root is None
+            else plan_partition(descriptor, root, options)
+        )
+        # A partitioned table has no storage.
+        return CopiedTable(plan, relfilenode, sizes[0] or 0)
 
     @staticmethod
     def _keys(

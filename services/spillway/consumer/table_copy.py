@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+import pyarrow.compute as pc
 from psycopg import pq
 
 from spillway._kernels.encoders.arrow.copy import CopiedRows
 from spillway.consumer.snapshots import begin_with_snapshot, lock
 from spillway.errors import LakeError, SpillwayError
-from spillway.plugins.arrow_copy import copy_statement, take_columns
+from spillway.plugins.arrow_copy import copy_statement, take_shown
 from spillway.receiver.conninfo import redact
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spillway.consumer.snapshots import Source, SourceSnapshot
+    from spillway.consumer.snapshots import CopiedTable, Source, SourceSnapshot
     from spillway.plugins.arrow_schema import TablePlan
 
 #: In the message of the error of whoever copies: the snapshot is in somebody's way.
@@ -38,6 +39,9 @@ _BYTES_PER_BATCH: Final = 16 << 20
 #: blocks [first, end); None: to the table's end
 BlockRange = tuple[int, int | None]
 
+#: bits of the offset in a row's place; its block's number is above them
+_OFFSET_BITS: Final = 16
+
 
 class TableCopy:
     """Rows of one table, from anywhere: it can be pickled, and holds no connection between calls.
@@ -45,23 +49,29 @@ class TableCopy:
     Args:
         source: where from.
         snapshot: what is copied is as of it; it must stay open.
-        plan: of the table.
+        copied: the table. Of one that is partitioned, blocks are numbered through its partitions.
     """
 
-    def __init__(self, source: Source, snapshot: SourceSnapshot, plan: TablePlan) -> None:
+    def __init__(self, source: Source, snapshot: SourceSnapshot, copied: CopiedTable) -> None:
         self._conninfo = source.conninfo
         self._settings: Mapping[str, str] = source.session_settings
         self._snapshot = snapshot.name
-        self._plan = plan
+        self._name = copied.name
+        self._columns = copied.columns
+        parts, first = [], 0
+        for part in copied.parts:
+            parts.append((part.plan, first, first + part.blocks))
+            first += part.blocks
+        self._parts = tuple(parts)
 
     def __repr__(self) -> str:
         # The state has a password in it.
-        return f"{type(self).__name__}({self._plan.descriptor.schema}.{self._plan.descriptor.name})"
+        return f"{type(self).__name__}({self._name})"
 
     @property
     def columns(self) -> list[str]:
         """The names of what :meth:`batches` yields, in order."""
-        return [column.name for column in self._plan.columns]
+        return list(self._columns)
 
     def batches(self, first: int, end: int | None) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
         """Yield the rows in blocks [*first*, *end*); without an end: all the rest.
@@ -74,7 +84,21 @@ class TableCopy:
                 message: somebody waits to alter the table.
             SpillwayError: a value can't be represented.
         """
-        descriptor = self._plan.descriptor
+        for at, (plan, begins, ends) in enumerate(self._parts):
+            is_last = at == len(self._parts) - 1
+            start = max(first, begins)
+            until = end if is_last or (end is not None and end < ends) else ends
+            if until is not None and start >= until:
+                continue
+            shift = begins << _OFFSET_BITS
+            own_end = None if until is None else until - begins
+            for places, arrays in self._batches(plan, start - begins, own_end):
+                yield (pc.add(places, shift) if shift else places), arrays
+
+    def _batches(
+        self, plan: TablePlan, first: int, end: int | None
+    ) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
+        descriptor = plan.descriptor
         try:
             with psycopg.connect(
                 self._conninfo, autocommit=True, client_encoding="UTF8"
@@ -83,7 +107,7 @@ class TableCopy:
                 # Not to be in line behind DDL that waits for the load itself: nobody would see that
                 # deadlock.
                 lock(connection, descriptor.schema, descriptor.name, wait=False)
-                yield from self._rows(connection, first, end)
+                yield from self._rows(connection, plan, first, end)
                 connection.execute("COMMIT")
         except psycopg.errors.LockNotAvailable:
             raise LakeError(
@@ -98,14 +122,14 @@ class TableCopy:
             ) from None
 
     def _rows(
-        self, connection: psycopg.Connection[Any], first: int, end: int | None
+        self, connection: psycopg.Connection[Any], plan: TablePlan, first: int, end: int | None
     ) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
         pgconn = connection.pgconn
-        statement = copy_statement(self._plan, first, end).as_bytes(connection)
+        statement = copy_statement(plan, first, end).as_bytes(connection)
         result = pgconn.exec_(statement)
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.errors.error_from_result(result)
-        rows = CopiedRows(self._plan.columns)
+        rows = CopiedRows(plan.columns)
         put, receive = rows.put, pgconn.get_copy_data
         try:
             while True:
@@ -114,9 +138,9 @@ class TableCopy:
                     break
                 put(message)
                 if rows.rows >= _ROWS_PER_BATCH or rows.size >= _BYTES_PER_BATCH:
-                    yield take_columns(rows, self._plan.columns)
+                    yield take_shown(rows, plan)
         except SpillwayError as error:
-            descriptor = self._plan.descriptor
+            descriptor = plan.descriptor
             raise type(error)(
                 f"table {descriptor.schema}.{descriptor.name}: {error.message}",
                 hint=error.hint,
@@ -129,4 +153,4 @@ class TableCopy:
             raise psycopg.errors.error_from_result(ended)
         pgconn.get_result()
         if rows.rows:
-            yield take_columns(rows, self._plan.columns)
+            yield take_shown(rows, plan)

@@ -28,6 +28,8 @@ _METAVARS: Final[dict[Kind, str]] = {
     "time": "TIME",
     "columns": "TABLE=COLUMN,…",
     "partitions": "TABLE=COLUMN,…",
+    "masks": "TABLE=MASK,…",
+    "tables": "TABLE",
     "settings": "NAME=VALUE",
 }
 _TYPES: Final[dict[Kind, Any]] = {
@@ -38,6 +40,8 @@ _TYPES: Final[dict[Kind, Any]] = {
     "time": timedelta,
     "columns": list[str],
     "partitions": list[str],
+    "masks": list[str],
+    "tables": list[str],
     "settings": list[str],
 }
 

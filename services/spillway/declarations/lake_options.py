@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 #: What a value is: a text that may stand on a command line; one of ``choices``; a number; a time as
-#: 12h; a size as 2g; texts by ``schema.table``, which are columns or what partitions are made of;
-#: Spark's settings, texts by name.
+#: 12h; a size as 2g; texts by ``schema.table``, which are columns, what partitions are made of, or
+#: what becomes of columns; tables; Spark's settings, texts by name.
 Kind = Literal[
-    "text", "choice", "whole number", "number", "time", "size", "columns", "partitions", "settings"
-]
-BY_TABLE: Final = frozenset({"columns", "partitions"})
+    "text", "choice", "whole number", "number", "time", "size", "columns", "partitions", "masks",
+    "tables", "settings",
+]  # fmt: skip
+BY_TABLE: Final = frozenset({"columns", "partitions", "masks"})
 #: Those that have several lines on a form, and may be repeated on a command line.
-SEVERAL: Final = BY_TABLE | {"settings"}
+SEVERAL: Final = BY_TABLE | {"settings", "tables"}
 NUMBERS: Final = frozenset({"whole number", "number"})
 
 _FORMATS: Final = {"delta": "Delta", "iceberg": "Iceberg", "parquet": "Parquet"}
@@ -200,6 +201,39 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
             placeholder="shop_",
         ),
         fixed=True,
+    ),
+    LakeOption(
+        "partition_root",
+        "tables",
+        "Partitioned tables that are one table each in the lake, as schema.table; all: every one. "
+        "What was named once stays so.",
+        help="A partitioned table that is one table in the lake, or all; may be repeated.",
+        example=["public.measurements"],
+        form=FormField(
+            "Partitioned tables that are one",
+            "A table a line, or all. Others are their partitions.",
+            placeholder="public.measurements",
+            lines_of="partitioned tables",
+            altered_hint="A table a line. What was named once stays one.",
+        ),
+    ),
+    LakeOption(
+        "mask",
+        "masks",
+        "Columns that the lake doesn't get as they are, by schema.table: out(column) is left out, "
+        "null(column) null, constant(column:text) that text, hash(column) a keyed hash, with the "
+        "secret in SPILLWAY_LAKE_MASK_SECRET; an empty list: none any more. A table that is left "
+        "out stays as it was.",
+        help="What a table's columns are masked with: out(column), null(column), hash(column), "
+        "constant(column:text); may be repeated.",
+        example={"public.customers": ["hash(email)", "out(photo)"]},
+        form=FormField(
+            "Masked columns",
+            "A table a line: out(), null(), hash() of a column, constant(column:text).",
+            placeholder="public.customers = hash(email), out(photo)",
+            lines_of="the masks",
+            altered_hint="A table a line; a table that the lake has must be loaded anew.",
+        ),
     ),
     LakeOption(
         "column_names",

@@ -28,8 +28,9 @@ Whether there is anything to tell is seen by the catalogs' rows (``catalog/table
 of what touches a table changes none of those that define it. Where one differs, the table is
 described as it was and as it is.
 
-What is queued is both definitions, as JSON (:func:`_content`); an output plugin makes of them what
-it tells (``plugins/ddl_event.py``), when somebody asks. This costs each transaction that changes a
+What is queued is both definitions, as JSON (:func:`_content`), and of a partition that comes or
+goes the tables above it; an output plugin makes of them what it tells (``plugins/ddl_event.py``),
+when somebody asks. This costs each transaction that changes a
 table's definition some tenths of a millisecond a table, and others nothing.
 
 Memory: the definitions of tables that transactions in progress have changed.
@@ -37,8 +38,10 @@ Memory: the definitions of tables that transactions in progress have changed.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog.storage_map import NO_XIDS
 from spillway.errors import DecodingError
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable
 
     from spillway._kernels.reorder.buffer import ReorderBuffer
+    from spillway.catalog.descriptor import RelationDescriptor
     from spillway.catalog.mirror import CatalogMirror
     from spillway.catalog.table_state import TableRows, TableState
     from spillway.decoding.capture import CaptureFilter
@@ -176,7 +180,27 @@ class SchemaChanges:
         self._tell(oid, top_xid, xid, after)
         if self._is_captured(oid, after, own_xids) or self._is_captured(oid, before, NO_XIDS):
             content = _content(oid, before, after, is_rewritten=is_rewritten)
-            self._buffer.add_schema_change(xid, lsn, content)
+            # A partition that comes or goes takes rows along: of whom, readers of roots must know.
+            if before is not None and before.parent != (after.parent if after else None):
+                content["left"] = self._above(before.parent, own_xids)
+                content["joined"] = self._above(after.parent if after else None, own_xids)
+            text = json.dumps(content, separators=(",", ":")).encode()
+            self._buffer.add_schema_change(xid, lsn, text)
+
+    def _above(
+        self, parent: tuple[int, str, str] | None, own_xids: Collection[int]
+    ) -> list[dict[str, Any]]:
+        """Return the partitioned table *parent* and those above it, the root last, as a transaction
+        sees them, or, where it has dropped them, as all others do.
+        """
+        if parent is None:
+            return []
+        for xids in (own_xids, NO_XIDS):
+            with contextlib.suppress(DecodingError):
+                found = self._mirror.resolve_oid(parent[0], xids).descriptor
+                if found is not None:
+                    return [_plain(table).to_json() for table in (found, *found.ancestors)]
+        return []
 
     def _rows(self, oid: int, own_xids: Collection[int]) -> TableRows | None:
         try:
@@ -206,15 +230,17 @@ class SchemaChanges:
 
 def _content(
     oid: int, before: TableState | None, after: TableState | None, *, is_rewritten: bool
-) -> bytes:
+) -> dict[str, Any]:
     """Return a SCHEMA_CHANGE's section: the table's definitions, null where there is none."""
-    return json.dumps(
-        {
-            "oid": oid,
-            "before": None if before is None else before.to_json(),
-            "after": None if after is None else after.to_json(),
-            "replaced_defaults": after.replaced_defaults(before) if before and after else (),
-            "rewritten": is_rewritten or bool(before and after and before.storage != after.storage),
-        },
-        separators=(",", ":"),
-    ).encode()
+    return {
+        "oid": oid,
+        "before": None if before is None else before.to_json(),
+        "after": None if after is None else after.to_json(),
+        "replaced_defaults": after.replaced_defaults(before) if before and after else (),
+        "rewritten": is_rewritten or bool(before and after and before.storage != after.storage),
+    }
+
+
+def _plain(table: RelationDescriptor) -> RelationDescriptor:
+    """Return a table without how it is published, and what is above it."""
+    return replace(table, publications=(), database_publications=(), memberships=(), ancestors=())

@@ -41,13 +41,14 @@ from spillway.consumer.slot import SlotPosition
 from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
 from spillway.lake.session import session_for
 from spillway.lake.shape.payload import ENVELOPE
-from spillway.lake.state import column_names, position
+from spillway.lake.state import position, shown_tables
 from spillway.lake.tables.formats import check_format, lake_tables
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
 from spillway.lake.tables.iceberg.catalog import CatalogChoice
 from spillway.lake.workers.errors import typed_error
 from spillway.pg.lsn import Lsn
 from spillway.plugins import refused_values
+from spillway.plugins.masks import with_secret
 from spillway.replay import pieces
 from spillway.replay.assemble import Encoding, messages
 from spillway.replay.parse import parse_stretch
@@ -257,7 +258,7 @@ class _Replay:
         options = {
             **settings.options,
             refused_values.OPTION: refused_values.MARK,
-            **column_names.plugin_options(settings.path),
+            **with_secret(shown_tables.plugin_options(settings.path)),
         }
         encoding = Encoding(
             slot, database, plan.database_oid, plan.major, plan.encoding, options=options

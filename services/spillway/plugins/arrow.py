@@ -28,6 +28,9 @@ not_representable  error          mark: a value that Arrow has no form for is nu
                                   message says so; see ``refused_values``
 column_names       source         safe: all but letters, digits and underscores become underscores
 ddl                off            on: DDL comes as messages of its own
+partition_root                    a JSON list of partitioned tables that are one, or of "all"; see
+                                  ``arrow_schema`` and ``partition_roots``
+masks, mask_secret                columns that are left out or masked; see ``masks``
 =================  =============  =========================================================
 """
 
@@ -37,14 +40,23 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spillway._kernels.encoders.arrow.encoder import Encoder, put_message
 from spillway.errors import InvalidOption
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins import refused_values
-from spillway.plugins.arrow_schema import CHANGE_FIELDS, OLD_KEY, SchemaOptions, plan_table
+from spillway.plugins.arrow_schema import (
+    CHANGE_FIELDS,
+    OLD_KEY,
+    PARTITION,
+    SchemaOptions,
+    plan_table,
+)
 from spillway.plugins.ddl_event import DdlEvents
 from spillway.plugins.interface import OutputPlugin
+from spillway.plugins.partition_roots import EMPTIED, PartitionChange, partition_change
+from spillway.plugins.shown_tables import shown_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +65,7 @@ if TYPE_CHECKING:
     from spillway._kernels.messages.buffer import MessageBuffer
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
+    from spillway.plugins.arrow_schema import ColumnPlan
     from spillway.plugins.interface import PluginContext
 
 _BATCH_BYTES: Final = 1 << 20
@@ -102,20 +115,24 @@ class ArrowPlugin(OutputPlugin):
             marks_refused=_choice(rest, refused_values.OPTION, "error", refused_values.MARK),
             safe_names=_choice(rest, "column_names", "source", "safe"),
             settings=settings,
+            **shown_tables(rest),
         )
         with_ddl = _choice(rest, "ddl", "off", "on")
         for option, value in rest.items():
             raise InvalidOption(
                 f'option "{option}" = "{value}" is unknown',
                 hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as, "
-                "not_utf8, not_representable, column_names and ddl.",
+                "not_utf8, not_representable, column_names, ddl, partition_root, masks and "
+                "mask_secret.",
                 option=option,
             )
         self._settings = settings
         self._encoder = Encoder(
             settings, partial(plan_table, options=schema_options), batch_bytes, batch_rows
         )
-        self._encoder.schema_changes = with_ddl
+        self._options = schema_options
+        self._with_ddl = with_ddl
+        self._encoder.schema_changes = with_ddl or bool(schema_options.partition_roots)
         self._ddl = DdlEvents(context.server_version_num, context.encoding)
 
     def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:  # noqa: ARG002
@@ -141,9 +158,14 @@ class ArrowPlugin(OutputPlugin):
             change = self._encoder.schema_change
             if change is not None:
                 self._encoder.schema_change = None
-                # Rows of before are never behind it.
-                self._emit(out)
-                self._put_ddl(header, *change, out)
+                moved = partition_change(change[1], self._options)
+                if self._with_ddl or moved:
+                    # Rows of before are never behind it.
+                    self._emit(out)
+                for each in moved:
+                    self._put_partition(header, change[0], each, out)
+                if self._with_ddl:
+                    self._put_ddl(header, *change, out)
             elif self._encoder.full:
                 self._emit(out)
 
@@ -180,6 +202,32 @@ class ArrowPlugin(OutputPlugin):
         batch = pa.RecordBatch.from_pylist([values], schema=DDL_SCHEMA)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, DDL_SCHEMA) as writer:
+            writer.write_batch(batch)
+        put_message(out, lsn, header.xid, [sink.getvalue()])
+
+    def _put_partition(
+        self, header: TransactionHeader, lsn: int, change: PartitionChange, out: MessageBuffer
+    ) -> None:
+        """Tell that a partition has come or gone, by a row of its root."""
+        schema = change.marked_schema(header.final_lsn)
+        values = {
+            "_op": change.op,
+            "_lsn": lsn,
+            "_commit_lsn": header.final_lsn,
+            "_commit_end_lsn": header.end_lsn,
+            "_xid": header.xid,
+            "_seq": self._encoder.next_seq,
+            "_commit_time": header.commit_time + _EPOCH_US,
+            PARTITION: change.partition,
+        }
+        # By place: a table's column may have any name.
+        arrays = [
+            pa.array([values.get(f.name) if _is_own(at, f.name, schema) else None], f.type)
+            for at, f in enumerate(schema)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(batch)
         put_message(out, lsn, header.xid, [sink.getvalue()])
 
@@ -235,19 +283,43 @@ def record_batch(table: Table) -> pa.RecordBatch:
         array(CHANGE_FIELDS[-1].type, list_buffers, null_count, children=[unchanged_names])
     )
 
-    def column(i: int, type_: pa.DataType) -> pa.Array:
+    def column(i: int, planned: ColumnPlan) -> pa.Array:
         null_count, buffers = table.column_buffers(i)
-        return array(type_, buffers, null_count)
+        return plan.finished(planned, array(planned.type, buffers, null_count))
 
-    if plan.key_columns:
+    in_key = [made.array(rows) for made in plan.made if made.in_key]
+    if plan.key_columns or in_key:
         first = len(plan.columns)
-        fields = [column(first + i, key.type) for i, key in enumerate(plan.key_columns)]
-        null_count, validity = table.key_validity_buffer()
+        fields = [column(first + i, key) for i, key in enumerate(plan.key_columns)]
+        if plan.key_columns:
+            null_count, validity = table.key_validity_buffer()
+        else:
+            null_count, validity = 0, None
         arrays.append(
-            array(plan.schema.field(OLD_KEY).type, [validity], null_count, children=fields)
+            array(
+                plan.schema.field(OLD_KEY).type,
+                [validity],
+                null_count,
+                children=[*fields, *in_key],
+            )
         )
-    arrays += [column(i, planned.type) for i, planned in enumerate(plan.columns)]
+    arrays += [column(i, planned) for i, planned in enumerate(plan.columns)]
+    arrays += [made.array(rows) for made in plan.made]
+    if plan.root is not None:
+        arrays[0] = _of_partition(arrays[0])
     return pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
+
+
+def _of_partition(ops: pa.Array) -> pa.Array:
+    """Return operations on a partition as those on its root: TRUNCATE leaves the root's others."""
+    if not pc.any(pc.equal(ops, "T")).as_py():
+        return ops
+    return pc.if_else(pc.equal(ops, "T"), EMPTIED, ops)
+
+
+def _is_own(at: int, name: str, schema: pa.Schema) -> bool:
+    """Say whether a field is the change's, or the last one, ``_partition``."""
+    return at < len(CHANGE_FIELDS) or (name == PARTITION and at == len(schema) - 1)
 
 
 def _number(options: dict[str, str], name: str, default: int, largest: int) -> int:

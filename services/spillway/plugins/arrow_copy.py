@@ -93,3 +93,10 @@ def take_columns(
         arrays.append(pa.Array.from_buffers(column.type, length, held, null_count))
     rows.clear()
     return places, arrays
+
+
+def take_shown(rows: CopiedRows, plan: TablePlan) -> tuple[pa.Array, list[pa.Array]]:
+    """Return the same as the plan shows them, with the columns that it makes."""
+    places, arrays = take_columns(rows, plan.columns)
+    shown = [plan.finished(c, values) for c, values in zip(plan.columns, arrays, strict=True)]
+    return places, [*shown, *(made.array(len(places)) for made in plan.made)]

@@ -33,13 +33,23 @@ underscore more: ``_op`` as ``__op``, ``__op`` as ``___op``. With ``column_names
 letters, digits and underscores are underscores: ``first name`` is ``first_name``.
 
 Virtual generated columns are left out: WAL does not have them.
+
+**A partitioned table as one.** With ``partition_root`` rows of its partitions are rows of the
+topmost table that the option names: its name, its columns by name with its attribute numbers, its
+primary key; and behind them ``_partition``, the oid of the partition (attribute number -6, as
+tableoid has it). A plan of a partition so has its own places of columns, and the root's schema,
+which is the same for all partitions. Rows are told by the root's primary key if the partition's
+replica identity has it; without a primary key by the whole row, where the identity is FULL: a key
+of one partition does not tell rows of two.
+
+**Masked columns**: see ``masks``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -48,12 +58,15 @@ from spillway._kernels.values.text.output import datum_text
 from spillway.errors import DecodingError
 from spillway.pg.encoding import readable
 from spillway.pg.text_settings import TextSettings
+from spillway.plugins.masks import hashed, hashed_bytes
 from spillway.plugins.type_names import format_type_with_typmod, numeric_typmod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
+    from spillway.declarations.masks import Mask
+    from spillway.plugins.masks import Masks
 
 #: I, U, D, T; where the change is in WAL; its transaction's commit record, that record's end, its
 #: top-level xid; the change's number in the transaction, from 0; when it committed; the columns
@@ -99,6 +112,15 @@ _TEMPORAL: Final[Mapping[int, tuple[str, pa.DataType]]] = {
     1184: ("timestamp", pa.timestamp("us", tz="UTC")),
 }
 _NUMERIC: Final = 1700
+_OID: Final = 26
+#: FirstLowInvalidHeapAttributeNumber's neighbour, tableoid: attribute number of ``_partition``
+_TABLEOID: Final = -6
+#: what names all partitioned tables in ``partition_root``
+ALL_ROOTS: Final = "all"
+PARTITION: Final = "_partition"
+_LIKE_PARTITION: Final = re.compile("_+partition", re.IGNORECASE)
+#: what types of masked columns are called, so that no value of theirs is taken for the source's
+_MASKED: Final = "masked"
 _VARHDRSZ: Final = 4
 _DECIMAL128_DIGITS: Final = 38
 
@@ -117,9 +139,25 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeColumn:
+    """A column that has one value in all rows, and is not built of them."""
+
+    name: str
+    type: pa.DataType
+    value: str | int | None
+    #: whether the old key has it, too
+    in_key: bool = False
+
+    def array(self, length: int) -> pa.Array:
+        """Return it for so many rows."""
+        return pa.repeat(pa.scalar(self.value, self.type), length)
+
+
+@dataclass(frozen=True, slots=True)
 class TablePlan:
     """How a table's batches are built."""
 
+    #: the table that rows are read of
     descriptor: RelationDescriptor
     columns: tuple[ColumnPlan, ...]
     #: the fields of ``_old_key``
@@ -131,6 +169,17 @@ class TablePlan:
     not_utf8_escaped: bool = False
     #: a value without a form is null, and told of in the message's schema; else it is an error
     marks_refused: bool = False
+    #: behind ``columns``
+    made: tuple[MadeColumn, ...] = ()
+    #: names of those columns that are hashed when they are built, and with what
+    hashed: frozenset[str] = frozenset()
+    secret: bytes = field(default=b"", repr=False)
+    #: the table under whose name rows go out, if it is another one: the root of a partition
+    root: RelationDescriptor | None = None
+
+    def finished(self, column: ColumnPlan, values: pa.Array) -> pa.Array:
+        """Return a built column as it is shown."""
+        return hashed(values, self.secret) if column.name in self.hashed else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +197,28 @@ class SchemaOptions:
     all_as_text: bool = False
     #: how columns that are printed are printed; None: PostgreSQL's defaults
     settings: TextSettings | None = None
+    #: partitioned tables that are one, by schema.table, or :data:`ALL_ROOTS`
+    partition_roots: frozenset[str] = frozenset()
+    masks: Masks = field(default_factory=dict)
+    mask_secret: bytes = field(default=b"", repr=False)
+
+    def root_of(
+        self, table: RelationDescriptor, above: Sequence[RelationDescriptor] | None = None
+    ) -> RelationDescriptor | None:
+        """Return the table under whose name rows of *table* go out; None: its own.
+
+        *above* are the partitioned tables that it is a partition of, its parent first; those of its
+        descriptor unless they are given.
+        """
+        if not self.partition_roots:
+            return None
+        chain = (table, *(table.ancestors if above is None else above))
+        for each in reversed(chain):
+            if each.kind == "p" and (
+                ALL_ROOTS in self.partition_roots or _table_name(each) in self.partition_roots
+            ):
+                return each
+        return None
 
 
 def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TablePlan:
@@ -156,49 +227,220 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
     Raises:
         DecodingError: the descriptor contradicts itself.
     """
-    live = [c for c in descriptor.columns if not c.dropped and c.generated != "v"]
-    names = _names(live, safe=options.safe_names)
-    by_attnum = {
-        column.attnum: _plan_column(column, names[column.attnum], descriptor.types, options)
-        for column in live
-    }
-    columns = tuple(by_attnum.values())
-    key_columns = tuple(by_attnum[n] for n in descriptor.identity_columns if n in by_attnum)
+    return _plan(descriptor, options.root_of(descriptor), options)
 
-    def field(plan: ColumnPlan) -> pa.Field:
-        # Never non-null in Arrow: a DELETE, a TRUNCATE and unchanged TOAST have nulls anywhere.
-        metadata = _column_metadata(plan, descriptor.types, options)
-        return pa.field(plan.name, plan.type, metadata={"spillway.column": json.dumps(metadata)})
+
+def plan_partition(
+    descriptor: RelationDescriptor, root: RelationDescriptor, options: SchemaOptions
+) -> TablePlan:
+    """Plan the batches of a partition of *root*, whose descriptor says nothing of that.
+
+    Raises:
+        DecodingError: the descriptor contradicts itself.
+    """
+    return _plan(descriptor, root, options)
+
+
+def _plan(
+    descriptor: RelationDescriptor, root: RelationDescriptor | None, options: SchemaOptions
+) -> TablePlan:
+    shown = root or descriptor
+    masks = options.masks.get(_table_name(shown), {})
+    live = [c for c in shown.columns if not c.dropped and c.generated != "v"]
+    names = _names(live, safe=options.safe_names)
+    if root is not None:
+        names = {n: f"_{x}" if _LIKE_PARTITION.fullmatch(x) else x for n, x in names.items()}
+    columns: dict[int, ColumnPlan] = {}
+    made: list[MadeColumn] = []
+    made_of: dict[int, tuple[ColumnDescriptor, MadeColumn]] = {}
+    masked: dict[int, Mask] = {}
+    for column, own in _own_columns(descriptor, live):
+        attnum, name = column.attnum, names[column.attnum]
+        mask = masks.get(readable(column.name))
+        if mask is not None:
+            masked[attnum] = mask
+        if mask is None:
+            columns[attnum] = _plan_column(own, name, descriptor.types, options)
+        elif mask.kind == "hash":
+            columns[attnum] = ColumnPlan(own, name, "printed", pa.utf8())
+        elif mask.kind == "constant":
+            made_of[attnum] = (column, MadeColumn(name, pa.utf8(), mask.value))
+        elif mask.kind == "null":
+            type_ = _plan_column(own, name, descriptor.types, options).type
+            made_of[attnum] = (column, MadeColumn(name, type_, None))
+    key = _Key.of(descriptor, root)
+    identity = [n for n in key.identity if n in names]
+    key_columns = tuple(columns[n] for n in identity if n in columns)
+    made += [column for _, column in made_of.values()]
+    if root is not None:
+        # Equal rows of two partitions are two rows.
+        in_key = key.replica_identity == "f"
+        oid = None if descriptor is root else descriptor.oid
+        made.append(MadeColumn(PARTITION, pa.int64(), oid, in_key))
 
     fields = [*CHANGE_FIELDS]
-    if key_columns:
-        fields.append(pa.field(OLD_KEY, pa.struct([pa.field(p.name, p.type) for p in key_columns])))
-    fields += [field(plan) for plan in columns]
-    relation = {
-        "schema": readable(descriptor.schema),
-        "table": readable(descriptor.name),
-        "oid": descriptor.oid,
-        "replica_identity": descriptor.replica_identity,
-        "primary_key": [by_attnum[n].name for n in descriptor.primary_key if n in by_attnum],
-        "identity_columns": [plan.name for plan in key_columns],
+    in_key_too = [each for each in made if each.in_key]
+    in_old_key: list[ColumnPlan | MadeColumn] = [*key_columns, *in_key_too]
+    if in_old_key:
+        inner = [pa.field(p.name, p.type) for p in in_old_key]
+        fields.append(pa.field(OLD_KEY, pa.struct(inner)))
+    of_shown = {column.attnum: column for column in live}
+    for attnum, plan in columns.items():
+        told: dict[str, object] = _column_metadata(
+            plan, of_shown[attnum], descriptor.types, options
+        )
+        fields.append(_field(plan.name, plan.type, told, masked.get(attnum), options))
+    for attnum, (column, each) in made_of.items():
+        told = {"name": readable(column.name), "attnum": attnum, "not_null": False}
+        fields.append(_field(each.name, each.type, told, masked[attnum], options))
+    if root is not None:
+        fields.append(_PARTITION_FIELD)
+    hidden = [n for n in (*key.primary, *key.told_by) if n in masked and not masked[n].tells_rows]
+    relation: dict[str, object] = {
+        "schema": readable(shown.schema),
+        "table": readable(shown.name),
+        "oid": shown.oid,
+        "replica_identity": key.replica_identity,
+        "primary_key": [names[n] for n in key.primary if n in columns],
+        "identity_columns": [p.name for p in in_old_key],
         # Dropped ones included: a table has another schema after ADD and DROP COLUMN than before
         # them.
-        "attributes": len(descriptor.columns),
+        "attributes": len(shown.columns),
+        **key.told(descriptor, root),
     }
-    if descriptor.primary_key_deferrable:
-        # Two rows may have one key until their transaction commits.
-        relation["primary_key_deferrable"] = True
+    if hidden:
+        relation["masked_key"] = sorted({names[n] for n in hidden})
     schema = pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
     message = schema.serialize().to_pybytes()
     return TablePlan(
         descriptor,
-        columns,
+        tuple(columns.values()),
         key_columns,
         schema,
         message,
         options.not_utf8_escaped,
         options.marks_refused,
+        tuple(made),
+        frozenset(columns[n].name for n, mask in masked.items() if mask.kind == "hash"),
+        options.mask_secret,
+        root,
     )
+
+
+def _own_columns(
+    descriptor: RelationDescriptor, columns: Iterable[ColumnDescriptor]
+) -> Iterator[tuple[ColumnDescriptor, ColumnDescriptor]]:
+    """Yield *columns*, which are *descriptor*'s or its root's, each with its own of that name."""
+    own = {c.name: c for c in descriptor.columns if not c.dropped}
+    for column in columns:
+        if column.name not in own:
+            raise DecodingError(
+                f"{_table_name(descriptor)} has no column {readable(column.name)!r} of the table "
+                "that it is a partition of"
+            )
+        yield column, own[column.name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What tells the rows of a table under whose name they go out; attnums are that table's."""
+
+    primary: tuple[int, ...]
+    deferrable: bool
+    replica_identity: str
+    #: what changes have of the row that was there
+    identity: tuple[int, ...]
+    #: the partition's changes don't say which row of the root they are of
+    lost: bool = False
+
+    @property
+    def told_by(self) -> tuple[int, ...]:
+        """The columns of the identity that tell a row: not those of a whole row."""
+        return () if self.replica_identity == "f" else self.identity
+
+    def told(self, table: RelationDescriptor, root: RelationDescriptor | None) -> dict[str, object]:
+        """Return what a message of *table* says of it beside its columns."""
+        told: dict[str, object] = {}
+        if self.deferrable:
+            # Two rows may have one key until their transaction commits.
+            told["primary_key_deferrable"] = True
+        if root is table and self.replica_identity == "n":
+            told["without_rows"] = True
+        if self.lost:
+            told["partition_without_key"] = _table_name(table)
+        return told
+
+    @classmethod
+    def of(cls, table: RelationDescriptor, root: RelationDescriptor | None) -> _Key:
+        if root is None:
+            return cls(
+                table.primary_key,
+                table.primary_key_deferrable,
+                table.replica_identity,
+                table.identity_columns,
+            )
+        # The same for all partitions, however their own identities are made.
+        numbers = {c.name: c.attnum for c in root.columns if not c.dropped}
+        logged = {
+            numbers[table.columns[n - 1].name]
+            for n in table.identity_columns
+            if table.columns[n - 1].name in numbers
+        }
+        primary, deferrable = root.primary_key, root.primary_key_deferrable
+        is_full = table.replica_identity == "f"
+        if primary and not deferrable and (table is root or logged.issuperset(primary)):
+            return cls(primary, False, "d", primary)
+        if table is root:
+            # It has no rows of its own.
+            return cls(primary, deferrable and bool(primary), "n", ())
+        if is_full:
+            whole = tuple(n for n in numbers.values() if n in logged)
+            return cls(primary if deferrable else (), deferrable and bool(primary), "f", whole)
+        return cls(primary, deferrable and bool(primary), "n", (), lost=bool(primary))
+
+
+_PARTITION_FIELD: Final = pa.field(
+    PARTITION,
+    pa.int64(),
+    metadata={
+        "spillway.column": json.dumps(
+            {
+                "name": PARTITION, "attnum": _TABLEOID, "type": "oid", "type_oid": _OID,
+                "typmod": -1, "not_null": False,
+            }
+        )
+    },
+)  # fmt: skip
+
+
+def _table_name(table: RelationDescriptor) -> str:
+    return f"{readable(table.schema)}.{readable(table.name)}"
+
+
+def _field(
+    name: str,
+    type_: pa.DataType,
+    told: dict[str, object],
+    mask: Mask | None,
+    options: SchemaOptions,
+) -> pa.Field:
+    # Never non-null in Arrow: a DELETE, a TRUNCATE and unchanged TOAST have nulls anywhere.
+    told = told if mask is None else _masked_metadata(told, mask, options)
+    return pa.field(name, type_, metadata={"spillway.column": json.dumps(told)})
+
+
+def _masked_metadata(
+    metadata: dict[str, object], mask: Mask, options: SchemaOptions
+) -> dict[str, object]:
+    """Return what is told of a masked column: nothing of its values, and a type of its own."""
+    missing = metadata.pop("missing", None)
+    metadata = {k: v for k, v in metadata.items() if k in ("name", "attnum", "not_null")}
+    metadata |= {"type": f"{_MASKED} ({mask.kind})", "type_oid": 0, "typmod": -1}
+    if mask.kind == "constant":
+        metadata["missing"] = mask.value
+    elif mask.kind == "hash" and isinstance(missing, str):
+        metadata["missing"] = hashed_bytes(missing.encode(), options.mask_secret)
+    return metadata
 
 
 def escape_name(name: str) -> str:
@@ -262,9 +504,12 @@ def base_type(oid: int, typmod: int, types: Mapping[int, TypeDescriptor]) -> tup
 
 
 def _column_metadata(
-    plan: ColumnPlan, types: Mapping[int, TypeDescriptor], options: SchemaOptions
+    plan: ColumnPlan,
+    column: ColumnDescriptor,
+    types: Mapping[int, TypeDescriptor],
+    options: SchemaOptions,
 ) -> dict[str, object]:
-    column = plan.column
+    """Return what is told of *column*, which is *plan*'s, or its namesake of the root."""
     metadata: dict[str, object] = {
         "name": readable(column.name),
         "attnum": column.attnum,
@@ -282,8 +527,8 @@ def _column_metadata(
         metadata |= {"base_type_oid": base_oid, "base_typmod": base_typmod}
     if (base := types.get(base_oid)) is not None and base.kind == "e":
         metadata["enum"] = True
-    if column.missing is not None:
-        metadata["missing"] = _missing_text(plan, column.missing, types, options)
+    if plan.column.missing is not None:
+        metadata["missing"] = _missing_text(plan, plan.column.missing, types, options)
     return metadata
 
 

@@ -85,9 +85,10 @@ def marked_schema(table: Table, settings: TextSettings) -> pa.Schema:
 
     def value(each: Mapping[str, Any]) -> str | None:
         datum: bytes = each["datum"]
-        if len(datum) >= _PRINTED_BYTES_MAX:
+        planned = columns[each["column"]]
+        if len(datum) >= _PRINTED_BYTES_MAX or planned.name in plan.hashed:
             return None
-        column = columns[each["column"]].column
+        column = planned.column
         try:
             text = datum_text(column, plan.descriptor.types, settings, datum)
         except DecodingError:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from spillway.declarations import spark_settings
 from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
+from spillway.declarations.masks import parse_mask
 from spillway.errors import InvalidRequest, UnsupportedFeature
 
 #: Says of a value what it must be; "" if it is that.
@@ -98,6 +99,20 @@ def _are_partitions(texts: list[str]) -> bool:
     return len(columns) == len(texts) == len(set(columns))
 
 
+def _are_masks(texts: list[str]) -> bool:
+    masks = [parse_mask(one) for one in texts]
+    columns = [mask.column for mask in masks if mask is not None]
+    return len(columns) == len(texts) == len(set(columns))
+
+
+def _tables(value: Any, option: LakeOption) -> str:  # noqa: ARG001 - as every check
+    """Check a list of tables, or of the word for all."""
+    good = isinstance(value, list) and all(
+        not text(name) and (name == "all" or _TABLE.fullmatch(name)) for name in value
+    )
+    return "" if good else "a list of schema.table, or of all"
+
+
 def _settings(value: Any, option: LakeOption) -> str:
     """Check Spark's settings."""
     if not isinstance(value, dict):
@@ -118,6 +133,12 @@ _CHECKS: Final[Mapping[Kind, Check]] = {
     "partitions": _by_table(
         _are_partitions, "columns, or day(column), month(column), year(column), each column once,"
     ),
+    "masks": _by_table(
+        _are_masks,
+        "masks, out(column), null(column), hash(column) or constant(column:text), each column "
+        "once,",
+    ),
+    "tables": _tables,
     "settings": _settings,
 }
 
@@ -175,6 +196,8 @@ def arguments(target: Mapping[str, Any]) -> list[str]:
                 f"{option.option}={name}={of if isinstance(of, str) else ','.join(of)}"
                 for name, of in value.items()
             ]
+        elif isinstance(value, list):
+            words += [f"{option.option}={name}" for name in value]
         elif value is not None:
             words.append(f"{option.option}={value}")
     return words

@@ -4,8 +4,8 @@
 The job takes whole committed transactions through the ``arrow`` plugin, whole rows, of all
 operations. So what would make fewer of them is refused: row filters, column lists, publications
 that leave an operation out, an origin that the source does not leave out itself. Partitions are
-lake tables of their own, whatever publish_via_partition_root says: WAL has their rows under their
-names.
+lake tables of their own, whatever publish_via_partition_root says, unless the lake's option
+``partition_root`` names the table that they are of.
 
 One job a subscription, with a JVM of its own: jobs don't take each other along, and each has its
 memory and its log.
@@ -29,7 +29,7 @@ from spillway.subscriber.lake_options import (
 from spillway.subscriber.targets import Program, RunPlan, TargetKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from spillway.service.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
@@ -116,6 +116,11 @@ class LakeTarget(TargetKind):
     def place(self, target: Mapping[str, Any]) -> object:
         """Return format and path."""
         return target["format"], target["path"]
+
+    def table_of(self, target: Mapping[str, Any], table: str, above: Sequence[str]) -> str:
+        """Return the topmost partitioned table that is one in the lake."""
+        roots = target.get("partition_root") or ()
+        return next((each for each in reversed(above) if each in roots or "all" in roots), table)
 
     def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:
         """Return how history is partitioned, which is never written anew, and where Iceberg's

@@ -1,8 +1,8 @@
 """Which tables a subscription has: those it names, those that publications publish, or all.
 
 Looked up in the mirrored catalog, as of where decoding is. A partitioned table is its partitions,
-for WAL has rows under their names. What is returned is a list to be stored: it stays until somebody
-asks for another look.
+for WAL has rows under their names, unless the target has it as one. What is returned is a list to
+be stored: it stays until somebody asks for another look.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spillway.errors import Conflict, InvalidRequest, NotCaptured, UnknownPublication, UnknownTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from spillway.service.interface import EngineInterface
     from spillway.store.rows import SubscriptionRow
@@ -78,7 +78,17 @@ async def resolve(
             found.add(name)
         else:
             found |= {n for n, t in names.items() if t.kind == "table" and name in t.partition_of}
-    return _some(found, row)
+    return _some(_as_target_has(found, names, row, kind), row)
+
+
+def _as_target_has(
+    found: set[str], names: Mapping[str, _Table], row: SubscriptionRow, kind: TargetKind
+) -> set[str]:
+    """Return tables under the names that the target has them by."""
+    return {
+        kind.table_of(row.target, name, names[name].partition_of if name in names else ())
+        for name in found
+    }
 
 
 class _Table(NamedTuple):
@@ -119,7 +129,7 @@ async def _published(
             )
         kind.check_publication(publication)
         found |= {leaf for table in publication.tables for leaf in table.leaves}
-    return _some(found, row)
+    return _some(_as_target_has(found, await _all_tables(engine, row), row, kind), row)
 
 
 def _some(found: set[str], row: SubscriptionRow) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from spillway.errors import InvalidRequest, PluginFailed, SpillwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from spillway.pg.lsn import Lsn
@@ -126,6 +126,17 @@ class TargetKind(ABC):
         place can, unless a kind says so.
         """
         return {}
+
+    def table_of(
+        self,
+        target: Mapping[str, Any],  # noqa: ARG002 - a kind's that has such
+        table: str,
+        above: Sequence[str],  # noqa: ARG002
+    ) -> str:
+        """Return under which name the target has a table; *above* are those that it is a partition
+        of, its parent first.
+        """
+        return table
 
     def shown(self, target: Mapping[str, Any]) -> dict[str, Any]:
         """Return the target as it may be shown: without its secrets."""

@@ -32,6 +32,7 @@ _TYPES: Final[Mapping[str, TfType]] = {
     "bool": Bool(),
     "map of string": Map(String()),
     "map of list of string": Map(List(String())),
+    "list of string": List(String()),
     # An object of any form has no type here: it is written by jsonencode().
     "json": String(),
 }

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.lake import Lake
+from harness.lake import MASK_SECRET, Lake
 from harness.tiers import deep
 from spillway.lake.session import spark_session
+from spillway.plugins import masks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,8 @@ def spark(jar_folder: Path) -> Iterator[SparkSession]:
     # Workers import the harness: the slot that the data source reads is there.
     paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    # Workers have the environment that their JVM was started with.
+    os.environ[masks.ENVIRONMENT] = MASK_SECRET
     session = spark_session(
         table_format="delta",
         master="local[2]",

@@ -85,6 +85,9 @@ class Tables:
     def partitions(self, kind: str, name: str) -> tuple[()]:
         return ()
 
+    def key(self, name: str) -> tuple[str, ...] | None:
+        raise AssertionError(f"every message of {name} says what tells its rows")
+
     def history(self, name: str, start: int, end: int, kind: str) -> Stored:
         return Stored(self.aside)
 

@@ -275,6 +275,8 @@ JOB = {
     "metrics_port": 0,
     "column_names": "safe",
     "conf": {"spark.sql.shuffle.partitions": "8", "spark.local.dir": "/a=b,c"},
+    "partition_root": ["a.b", "all"],
+    "mask": {"a.b": ["hash(x)", "constant(y z:a=b c)"], "a.c": []},
 }
 DELTA = {
     "partition_history": "day",
@@ -306,6 +308,16 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
     bare = LakeTarget().program(plan(copy_data=False))
     assert "--initial-load" not in bare.arguments
     assert bare.environment == {}
+
+
+def test_a_partitioned_table_that_is_one_in_the_lake() -> None:
+    def table_of(*roots: str) -> str:
+        target = LakeTarget().check({**LAKE, "partition_root": list(roots)})
+        return LakeTarget().table_of(target, "a.leaf", ("a.sub", "a.root"))
+
+    assert table_of("a.root", "a.sub") == table_of("all") == "a.root"
+    assert table_of("a.sub") == "a.sub"
+    assert table_of("a.other") == LakeTarget().table_of({}, "a.leaf", ("a.root",)) == "a.leaf"
 
 
 @pytest.mark.parametrize(
@@ -356,6 +368,14 @@ def test_a_layout_is_refused_where_the_job_would_refuse_it(layout: dict[str, Any
         ({"interval_s": True}, "interval_s"),
         ({"driver_memory": "lots"}, "driver_memory"),
         ({"column_names": "odd"}, "column_names"),
+        ({"partition_root": "a.b"}, "partition_root"),
+        ({"partition_root": ["b"]}, "partition_root"),
+        ({"partition_root": [7]}, "partition_root"),
+        ({"mask": {"a.b": ["email"]}}, "mask"),
+        ({"mask": {"a.b": ["hash()"]}}, "mask"),
+        ({"mask": {"a.b": ["hash(x)", "out(x)"]}}, "mask"),
+        ({"mask": {"a.b": ["constant(x)"]}}, "mask"),
+        ({"mask": {"b": ["hash(x)"]}}, "mask"),
         ({"conf": {"spark.sql.ansi.enabled": "false"}}, "conf"),
         ({"conf": {"spark.hadoop.fs.s3a.secret.key": "x"}}, "conf"),
         ({"conf": {"spark.executor.cores": 2}}, "conf"),

@@ -38,14 +38,14 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
+from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict, LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake.batch.near import bring
 from spillway.lake.batch.plan import Plan, Planner, TableBatch, head_facts
 from spillway.lake.batch.poison import is_tables_own, reason
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.shape import columns as table_shape
-from spillway.lake.shape import net_effect
+from spillway.lake.shape import emptied, net_effect
 from spillway.lake.shape.changes import (
     EVENT,
     EVENTS,
@@ -437,13 +437,23 @@ class Materializer:
         up. *rows* are what the batch brought to it, if they are here.
         """
         name, key, batch = part.relation.directory, part.key, part.batch
-        if key is None:
-            self._tell_history_only(part.relation)
-            return
         start = self._tables.durable_lsn(CURRENT, name)
         # Loaded as of an LSN within the batch, current may have a newer shape than the changes
         # before it.
         if start >= batch.end_lsn or start > part.last_lsn:
+            return
+        if key is None:
+            stored = self._tables.key(name)
+            if stored is not None:
+                raise LakeTableConflict(
+                    f"changes of {part.relation.name} don't say which row they are of any more, "
+                    "and its current table is kept by them",
+                    hint="Give the table its primary key or replica identity back (ALTER TABLE … "
+                    "REPLICA IDENTITY FULL), and load it anew: spillway lake load --resync --table "
+                    f"{part.relation.name}.",
+                    relation=part.relation.name,
+                )
+            self._tell_history_only(part.relation)
             return
         shapes = part.shapes_from(start)
         newest = shapes[-1]
@@ -466,6 +476,8 @@ class Materializer:
             self._tables.history(name, start, batch.end_lsn), shapes, part.relation.name
         )
         columns = part.columns
+        if part.special:
+            events = emptied.as_deletes(events, columns, self._tables.current(name))
         if key == MULTISET:
             effect = net_effect.multiset(events, columns)
         elif deferrable:

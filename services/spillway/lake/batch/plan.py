@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 from spillway.errors import LakeSchemaConflict
 from spillway.failpoints import failpoint
-from spillway.lake.batch.poison import refused_reason
+from spillway.lake.batch.poison import attached_reason, refused_reason
 from spillway.lake.batch.schema_policy import (
     OnSchemaChange,
     TableChanges,
@@ -35,8 +35,9 @@ from spillway.lake.shape.payload import relation_of, table_of
 from spillway.lake.state import quarantine
 from spillway.lake.state.loads import is_loading, load_state, loaded_tables
 from spillway.lake.state.quarantine import QUARANTINE
-from spillway.lake.tables.contract import row_key
+from spillway.lake.tables.contract import check_key, relation_of_all, row_key
 from spillway.pg.lsn import Lsn
+from spillway.plugins.partition_roots import attached_of
 from spillway.plugins.refused_values import refused_of
 
 if TYPE_CHECKING:
@@ -299,6 +300,8 @@ class Planner:
         """
         found = {}
         for part in parts:
+            if (untold := self._untold(part, batch)) is not None:
+                found[part.relation.directory] = untold
             told = [each for s, _, _ in part.schemas if (each := refused_of(s)) is not None]
             if not told:
                 continue
@@ -311,8 +314,28 @@ class Planner:
             if values:
                 first = min(values, key=lambda value: value.commit_lsn)
                 at = max(begin, first.commit_lsn)
-                found[directory] = (at, refused_reason(first, part.relation.name, self._path))
+                if directory not in found or at < found[directory][0]:
+                    found[directory] = (at, refused_reason(first, part.relation.name, self._path))
         return found
+
+    def _untold(self, part: TableBatch, batch: Batch) -> tuple[int, str] | None:
+        """Return from where on changes don't tell what becomes of a table's rows, and why: its key
+        is masked, or not that of all its partitions, or a partition with rows was attached.
+        """
+        directory = part.relation.directory
+        for schema, first, last in part.schemas:
+            attached = attached_of(schema)
+            # What a load was later than is in nobody's way.
+            if self._is_behind(directory, attached.commit_lsn if attached else last[0]):
+                continue
+            if attached is not None:
+                reason = attached_reason(attached, part.relation.name)
+                return max(attached.commit_lsn, batch.start_lsn), reason
+            try:
+                check_key(relation_of(schema))
+            except LakeSchemaConflict as error:
+                return max(first[0], batch.start_lsn), f"{error.message}. {error.hint}"
+        return None
 
     def _leave_out(
         self,
@@ -373,7 +396,7 @@ class Planner:
             for head in heads
         )
         shapes = table_shape.shapes(schemas, name)
-        relation = relation_of(schemas[-1][0])
+        relation = relation_of_all([s for s, _, _ in schemas], self._tables.key)
         set_aside = stored.get(relation.directory)
 
         def messages() -> DataFrame:
@@ -451,7 +474,9 @@ def _cut(part: TableBatch, batch: Batch) -> TableBatch:
     schemas = tuple(each for each in part.schemas if each[1][0] < batch.end_lsn)
     if len(schemas) == len(part.schemas):
         return replace(part, batch=batch)
-    relation = relation_of(schemas[-1][0])
+    relation = relation_of_all([schema for schema, _, _ in schemas])
+    if relation.without_rows:
+        relation = part.relation
     shapes = table_shape.shapes(schemas, relation.name)
     return replace(part, relation=relation, schemas=schemas, shapes=shapes, batch=batch)
 

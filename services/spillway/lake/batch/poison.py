@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeError, SpillwayError
 from spillway.lake.workers.errors import typed_error
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
+    from spillway.plugins.partition_roots import Attached
     from spillway.plugins.refused_values import RefusedValue
 
 #: What Spark and Java say where a machine, a disk or a network is the reason.
@@ -65,6 +67,17 @@ def refused_reason(value: RefusedValue, table: str, lake: object) -> str:
         f"that commits at {value.commit_lsn}, can't be in the lake: {value.reason}{shown}. Mend it "
         "at the source, load the table anew (spillway lake load --resync), then: spillway lake "
         f"resume --lake {lake} --table {table} --give-up.{hint}"
+    )
+
+
+def attached_reason(attached: Attached, table: str) -> str:
+    """Return what is told of a table that is set aside over a partition with rows of before, and
+    the way back.
+    """
+    return (
+        f"{attached.table} became or ceased to be a part of {table} in the transaction that "
+        f"commits at {Lsn(attached.commit_lsn)}, and what rows it had then is not in WAL. Load the "
+        f"table anew: spillway lake load --resync --table {table}, with the job's --slot and --lake"
     )
 
 

@@ -33,6 +33,7 @@ from spillway.lake.job.run import JobSettings
 from spillway.lake.job.several import run_jobs, settings_of
 from spillway.lake.job.status_file import LakeStatusFile
 from spillway.lake.metrics import LakeMetrics, MetricsServer
+from spillway.lake.state import shown_tables
 from spillway.lake.tables import layout
 from spillway.lake.tables.maintenance import Upkeep
 from spillway.pg.lsn import Lsn
@@ -69,7 +70,7 @@ TAKEN_APART: Final = frozenset(
     {
         "metrics_port",
         "retention", "history_retention", "maintenance_interval",
-        "partition_history", "partition_by", "cluster_by", "conf",
+        "partition_history", "partition_by", "cluster_by", "conf", "partition_root", "mask",
     }
 )  # fmt: skip
 
@@ -92,6 +93,7 @@ def job_settings(options: Mapping[str, Any]) -> dict[str, Any]:
         options["partition_history"], options["partition_by"] or (), options["cluster_by"] or ()
     )
     settings["conf"] = conf(options["conf"])
+    settings["shown"] = shown_tables.parse(options["partition_root"] or (), options["mask"] or ())
     return settings
 
 

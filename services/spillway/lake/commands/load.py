@@ -18,14 +18,17 @@ from spillway.lake.commands.options import (
     Grpc,
     Jars,
     LakePath,
+    Masked,
     Master,
     PartitionBy,
     PartitionHistory,
+    PartitionRoot,
     SourceDsn,
     source_dsn,
 )
 from spillway.lake.commands.options import conf as spark_conf
 from spillway.lake.load.run import LoadSettings, run_load
+from spillway.lake.state import shown_tables
 from spillway.lake.tables import layout
 from spillway.storage.place import lake_path
 
@@ -48,6 +51,8 @@ def load(
     partition_history: PartitionHistory = None,
     partition_by: PartitionBy = None,
     cluster_by: ClusterBy = None,
+    partition_root: PartitionRoot = None,
+    mask: Masked = None,
     grpc: Grpc = DEFAULT_ADDRESS,
     master: Master = MASTER,
     driver_memory: DriverMemory = DRIVER_MEMORY,
@@ -62,6 +67,7 @@ def load(
         tables=tuple(table or ()),
         resync=resync,
         layout=layout.parse(partition_history, partition_by or (), cluster_by or ()),
+        shown=shown_tables.parse(partition_root or (), mask or ()),
         grpc=grpc,
         master=master,
         driver_memory=driver_memory,

@@ -67,6 +67,8 @@ HistoryRetention = Annotated[timedelta | None, typer_option("history_retention")
 PartitionHistory = Annotated[str | None, typer_option("partition_history")]
 PartitionBy = Annotated[list[str] | None, typer_option("partition_by")]
 ClusterBy = Annotated[list[str] | None, typer_option("cluster_by")]
+PartitionRoot = Annotated[list[str] | None, typer_option("partition_root")]
+Masked = Annotated[list[str] | None, typer_option("mask")]
 
 #: What the commands have without them.
 MASTER: Final = str(lake_option("master").default)

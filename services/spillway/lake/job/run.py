@@ -36,10 +36,11 @@ from spillway.errors import (
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.load import run as initial_load_run
 from spillway.lake.session import session_for
-from spillway.lake.state import boundaries, column_names, job_record, position
+from spillway.lake.state import boundaries, column_names, job_record, position, shown_tables
 from spillway.lake.state.job_record import JobRecord
 from spillway.lake.state.loads import failed_loads
 from spillway.lake.state.quarantine import quarantined
+from spillway.lake.state.shown_tables import ShownTables
 from spillway.lake.tables import layout, maintenance
 from spillway.lake.tables.formats import check_format, lake_tables
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
@@ -129,6 +130,8 @@ class JobSettings:
     upkeep: Upkeep = field(default_factory=Upkeep)
     #: what is asked for of partitions and clusters; what was asked for before stays
     layout: Layout = field(default_factory=Layout)
+    #: what is asked for of partitioned tables and masks; what was asked for before stays
+    shown: ShownTables = field(default_factory=ShownTables)
     #: further options of the data source
     source_options: dict[str, str] = field(default_factory=dict)
 
@@ -215,6 +218,7 @@ def run_job(
             settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
         )
         column_names.settle(settings.path, settings.column_names)
+        shown_tables.settle(settings.path, settings.shown)
         if settings.table_format == "iceberg":
             iceberg_catalog.choose(settings.path, settings.catalog_choice)
         job_record.store(
@@ -379,7 +383,7 @@ class _Run:
         # One table's value must not stop all tables: the plan sets that table aside.
         of_plugin = {
             refused_values.OPTION: refused_values.MARK,
-            **column_names.plugin_options(settings.path),
+            **shown_tables.plugin_options(settings.path),
         }
         options = {**settings.options(), "plugin_options": json.dumps(of_plugin)}
         frame = self._spark.readStream.format("spillway").options(**options).load()

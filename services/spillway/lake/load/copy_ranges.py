@@ -27,9 +27,8 @@ from spillway.lake.shape.payload import CHANGE_COLUMNS, conform
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spillway.consumer.snapshots import Source, SourceSnapshot
+    from spillway.consumer.snapshots import CopiedTable, Source, SourceSnapshot
     from spillway.consumer.table_copy import BlockRange
-    from spillway.plugins.arrow_schema import TablePlan
 
 #: The ``_op`` of a row that was loaded.
 READ: Final = "R"
@@ -41,7 +40,7 @@ class CopyRanges:
     Args:
         source: where from.
         snapshot: what is copied is as of it; it must stay open.
-        plan: of the table.
+        copied: the table.
         columns: the rows' schema: that of the table's history.
         ranges: what the numbers mean.
     """
@@ -50,15 +49,15 @@ class CopyRanges:
         self,
         source: Source,
         snapshot: SourceSnapshot,
-        plan: TablePlan,
+        copied: CopiedTable,
         columns: pa.Schema,
         ranges: Sequence[BlockRange],
     ) -> None:
-        self._copy = TableCopy(source, snapshot, plan)
+        self._copy = TableCopy(source, snapshot, copied)
         self._lsn = snapshot.lsn
         self._taken_at_us = snapshot.taken_at_us
         self._columns = columns
-        self._relation = f"{plan.descriptor.schema}.{plan.descriptor.name}"
+        self._relation = copied.name
         self._ranges = tuple(ranges)
 
     def __repr__(self) -> str:

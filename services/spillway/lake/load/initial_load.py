@@ -46,17 +46,24 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spillway.consumer.table_copy import DDL_WAITS
-from spillway.errors import LakeError, LakeTableConflict, NotReady, ValueNotRepresentable
+from spillway.errors import (
+    LakeError,
+    LakeSchemaConflict,
+    LakeTableConflict,
+    NotReady,
+    ValueNotRepresentable,
+)
 from spillway.failpoints import failpoint
 from spillway.lake.batch.poison import is_tables_own
 from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.shape import columns as table_shape
-from spillway.lake.shape import net_effect
+from spillway.lake.shape import emptied, net_effect
 from spillway.lake.shape.changes import shape_text
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import copies_name, quoted
 from spillway.lake.shape.payload import directory_of, lake_schema, merge_schemas, relation_of
 from spillway.lake.state.loads import (
+    BLOCK_BYTES,
     RANGE_BYTES,
     LoadState,
     Stage,
@@ -66,7 +73,7 @@ from spillway.lake.state.loads import (
     table_lock,
 )
 from spillway.lake.tables import layout
-from spillway.lake.tables.contract import MULTISET, Batch, row_key
+from spillway.lake.tables.contract import MULTISET, Batch, check_key, row_key
 from spillway.lake.tables.load_contract import NO_BATCH, loaded_rows
 from spillway.lake.workers.errors import typed_error
 from spillway.lake.workers.late import Patience
@@ -88,7 +95,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_BLOCK_BYTES: Final = 8192
 #: Ranges of a chunk, per core: a commit's seconds are little beside what they take.
 _RANGES_PER_CORE: Final = 4
 #: Tables share a snapshot while they are smaller than this together.
@@ -187,7 +193,7 @@ class InitialLoad:
         self._slot = slot
         self._stopping = stopping
         self._report = report
-        self._range_blocks = max(1, range_bytes // _BLOCK_BYTES)
+        self._range_blocks = max(1, range_bytes // BLOCK_BYTES)
         self._failed: list[LoadFailed] = []
         self._chunk_ranges = _RANGES_PER_CORE * max(1, spark.sparkContext.defaultParallelism)
         self._check_source()
@@ -340,8 +346,8 @@ class InitialLoad:
     def _load(self, name: str, snapshot: SourceSnapshot) -> None:
         began = time.monotonic()
         copied = snapshot.tables[name]
-        schema = copied.plan.schema
-        relation = relation_of(schema)
+        schema = copied.schema
+        relation = _relation(copied)
         at = (snapshot.lsn, 0)
         shape = table_shape.Shape(at, at, table_shape.columns_of(schema), relation.oid)
         columns = tuple(column.name for column in shape.columns)
@@ -353,7 +359,7 @@ class InitialLoad:
         except _SnapshotLost:
             self._begin_anew(name, table.directory, state)
             raise
-        size = copied.blocks * _BLOCK_BYTES
+        size = copied.blocks * BLOCK_BYTES
         seconds = time.monotonic() - began
         self._report(LoadProgress(name, size, size, seconds, done=True, lsn=Lsn(snapshot.lsn)))
 
@@ -400,10 +406,10 @@ class InitialLoad:
         """Bring all rows into history, chunk by chunk."""
         schema = from_arrow_schema(self._history_schema(table), prefer_timestamp_ntz=True)
         columns = to_arrow_schema(schema, timezone="UTC")
-        total = copied.blocks * _BLOCK_BYTES
+        total = copied.blocks * BLOCK_BYTES
         for chunk in range(self.tables.loaded_chunks(table.directory, snapshot.lsn), state.chunks):
             ranges = state.ranges(chunk)
-            copy = CopyRanges(self._source, snapshot, copied.plan, columns, ranges)
+            copy = CopyRanges(self._source, snapshot, copied, columns, ranges)
             patience, failures = Patience(self._stopping), 0
             while True:
                 if self._stopping.is_set():
@@ -435,7 +441,7 @@ class InitialLoad:
             failpoint("lake.load_chunk")
             state = replace(state, chunks_done=chunk + 1)
             store_state(self._path, table.directory, state)
-            done = min(ranges[-1][1] * _BLOCK_BYTES, total)
+            done = min(ranges[-1][1] * BLOCK_BYTES, total)
             seconds = time.monotonic() - began
             self._report(
                 LoadProgress(table.name, done, total, seconds, done=False, lsn=Lsn(snapshot.lsn))
@@ -483,6 +489,7 @@ class InitialLoad:
             return
         events = self.tables.history(directory, start, end)
         events = table_shape.as_of_last(events, [table.shape], table.name)
+        events = emptied.as_deletes(events, table.columns, self.tables.current(directory))
         if key == MULTISET:
             effect = net_effect.multiset(events, table.columns)
         elif table.relation.primary_key_deferrable:
@@ -507,6 +514,26 @@ class InitialLoad:
             if stored is None
             else merge_schemas(stored, wanted, table.name, self.tables.widest)
         )
+
+
+def _relation(copied: CopiedTable) -> Relation:
+    """Return what a table is to the lake.
+
+    Raises:
+        LakeSchemaConflict: what tells its rows is masked, or not the same in all its partitions.
+    """
+    relations = [relation_of(part.plan.schema) for part in copied.parts or (copied,)]
+    for relation in relations:
+        check_key(relation)
+    keys = {(each.primary_key, each.replica_identity) for each in relations}
+    if len(keys) > 1:
+        name = relations[0].name
+        raise LakeSchemaConflict(
+            f"partitions of {name} tell their rows differently, and it has no primary key",
+            hint="Give them all REPLICA IDENTITY FULL, or the table a primary key; then load it.",
+            relation=name,
+        )
+    return relations[0]
 
 
 def _groups(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:

@@ -16,11 +16,13 @@ from spillway.consumer.snapshots import Source
 from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake.session import session_for
 from spillway.lake.shape.payload import directory_of
-from spillway.lake.state import column_names, position
+from spillway.lake.state import position, shown_tables
 from spillway.lake.state.loads import RANGE_BYTES, is_to_load, loading_lock
+from spillway.lake.state.shown_tables import ShownTables
 from spillway.lake.tables import layout
 from spillway.lake.tables.formats import load_tables
 from spillway.lake.tables.layout import Layout
+from spillway.plugins.masks import with_secret
 from spillway.receiver.checks import check_source
 from spillway.receiver.table_privileges import check_readable
 
@@ -73,6 +75,8 @@ class LoadSettings:
     token: str = field(default="", repr=False)
     master: str = "local[*]"
     driver_memory: str = "2g"
+    #: what is asked for of partitioned tables and masks
+    shown: ShownTables = field(default_factory=ShownTables)
     #: further settings of Spark's
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: Path | None = None
@@ -114,6 +118,7 @@ def run_load(
             slot=slot.slot_name,
         )
 
+    shown_tables.settle(settings.path, settings.shown)
     check_load(settings, settings.tables, missing_only=False, resync=settings.resync)
 
     def made_anew(table: str) -> bool:
@@ -158,15 +163,17 @@ def check_load(
         )
     check_source(settings.source_dsn)
     path = settings.path.absolute()
+    source = Source(settings.source_dsn, with_secret(shown_tables.plugin_options(path)))
     names = [
-        table.name
-        for table in Source(settings.source_dsn, {}).tables(tables)
+        name
+        for table in source.tables(tables)
         if is_to_load(
             path,
             directory_of(table.schema, table.table),
             missing_only=missing_only,
             resync=resync or bool(tables),
         )
+        for name in table.copied_names
     ]
     check_readable(settings.source_dsn, names)
 
@@ -195,7 +202,7 @@ def prepared(
     tables = load_tables(table_format or settings.table_format, spark, path, settings.slot)
     with loading_lock(path):
         exports = exports_of(settings.options(), slot.slot_name)
-        shown = {**slot.options, **column_names.plugin_options(path)}
+        shown = {**slot.options, **with_secret(shown_tables.plugin_options(path))}
         source = Source(settings.source_dsn, shown, exports)
         yield InitialLoad(
             spark, tables, path, source, slot, stopping, report, range_bytes=range_bytes

@@ -126,6 +126,12 @@ class Relation:
     replica_identity: str = ""
     #: whether two rows may have one primary key until their transaction commits
     primary_key_deferrable: bool = False
+    #: columns of the key that are left out or masked so that they tell no rows
+    masked_key: tuple[str, ...] = ()
+    #: of a partitioned table that is one: the partition whose changes don't say which row they are
+    #: of, and whether the message is of no row
+    partition_without_key: str = ""
+    without_rows: bool = False
 
     @property
     def name(self) -> str:
@@ -180,6 +186,9 @@ def relation_of(schema: pa.Schema) -> Relation:
             identity_columns=tuple(described.get("identity_columns") or ()),
             replica_identity=described.get("replica_identity") or "",
             primary_key_deferrable=bool(described.get("primary_key_deferrable")),
+            masked_key=tuple(described.get("masked_key") or ()),
+            partition_without_key=described.get("partition_without_key") or "",
+            without_rows=bool(described.get("without_rows")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LakeError(

@@ -29,7 +29,9 @@ option                      meaning
 ``end_lsn``                 batch reads only: where they end, instead of what is decoded
 ``plugin_options``          a JSON object of options of the plugin, over the slot's own. With
                             ``not_representable`` = ``mark`` a value may be null that is none:
-                            :mod:`spillway.plugins.refused_values`
+                            :mod:`spillway.plugins.refused_values`. The secret of ``masks`` that
+                            hash is taken from SPILLWAY_LAKE_MASK_SECRET of the process that reads,
+                            which keeps it out of query plans
 ``max_bytes_per_batch``     bytes of WAL that a micro-batch may span (256 MiB); a transaction is
                             never cut
 ``boundaries``              a directory or prefix with LSNs at which a micro-batch must end
@@ -92,6 +94,8 @@ from spillway.lake.shape.payload import ENVELOPE
 from spillway.lake.source.pushdown import Pushed, pushed
 from spillway.lake.state.boundaries import first_after, held
 from spillway.pg.lsn import Lsn
+from spillway.plugins.masks import with_secret
+from spillway.plugins.partition_roots import ATTACHED, EMPTIED
 from spillway.storage.place import lake_path
 
 if TYPE_CHECKING:
@@ -110,6 +114,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_BYTES_PER_BATCH: Final = 256 << 20
 _DEFAULT_PARTITIONS: Final = 2
+#: operations that are of no one row
+_NO_ROWS: Final = pa.array(["T", EMPTIED, ATTACHED])
 #: Below this much WAL another task costs more than it reads.
 _MIN_PARTITION_BYTES: Final = 8 << 20
 #: Payload bytes that one Arrow batch carries to the JVM: large enough to amortise the hand-over
@@ -172,7 +178,10 @@ class SpillwayDataSource(DataSource):
             position = _usable(client.position(self.options["slot"]))
             start = _start_lsn(self.options, position)
             for body in client.read(
-                self.options["slot"], start, position.decoded_lsn, options=self.plugin_options
+                self.options["slot"],
+                start,
+                position.decoded_lsn,
+                options=with_secret(self.plugin_options),
             ):
                 message = payloads.parse_message(body)
                 if message.relation.name == self.options["table"]:
@@ -233,7 +242,7 @@ class _RangeReader:
         """Yield the partition's rows; runs on an executor, once per attempt."""
         with closing(connect(self.options)) as client:
             bodies = client.read(
-                self.slot, part.start, part.end, options=self.source.plugin_options
+                self.slot, part.start, part.end, options=with_secret(self.source.plugin_options)
             )
             if self.options.get("table"):
                 yield from self._rows(bodies, part)
@@ -395,7 +404,9 @@ def envelopes(
 
 def _special(batch: pa.RecordBatch) -> bool:
     unchanged = pc.any(pc.greater(pc.list_value_length(batch.column("_unchanged_toast")), 0))
-    return bool(unchanged.as_py() or pc.any(pc.equal(batch.column("_op"), "T")).as_py())
+    # Of partitions, too (spillway.plugins.partition_roots).
+    emptied = pc.is_in(batch.column("_op"), value_set=_NO_ROWS)
+    return bool(unchanged.as_py() or pc.any(emptied).as_py())
 
 
 def _offset(lsn: int) -> dict[str, str]:

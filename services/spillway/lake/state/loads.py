@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 #: Heap that one COPY reads, unless told otherwise: what a failure costs.
 RANGE_BYTES: Final = 64 << 20
+BLOCK_BYTES: Final = 8192
 
 _FORMAT_VERSION: Final = 1
 

@@ -21,20 +21,22 @@ exactly once, whatever Spark's checkpoint remembers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spillway.errors import LakeTableConflict
+from spillway.errors import LakeSchemaConflict, LakeTableConflict
 from spillway.lake.shape.kinds import HISTORY
+from spillway.lake.shape.payload import Relation, relation_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from spillway.lake.shape.columns import Followed
     from spillway.lake.shape.net_effect import NetEffect
     from spillway.lake.shape.partition import Partition
-    from spillway.lake.shape.payload import Relation
 
 #: The key of a table whose rows nothing tells apart: its current state counts copies.
 MULTISET: Final[tuple[str, ...]] = ()
@@ -155,6 +157,45 @@ def row_key(relation: Relation, columns: tuple[str, ...]) -> tuple[str, ...] | N
     if relation.replica_identity == "f" or (identity and identity.issuperset(columns)):
         return MULTISET
     return relation.identity_columns or None
+
+
+def check_key(relation: Relation) -> None:
+    """Refuse a table whose changes don't tell rows, though it has a key.
+
+    Raises:
+        LakeSchemaConflict: its key is masked, or not that of all its partitions.
+    """
+    if relation.masked_key:
+        columns = ", ".join(relation.masked_key)
+        raise LakeSchemaConflict(
+            f"rows of {relation.name} are told by {columns}, which the masks take away",
+            hint=f"Leave {columns} out of --mask, or give hash(…) of it; then load the table: "
+            f"spillway lake load --resync --table {relation.name}.",
+            relation=relation.name,
+            column=relation.masked_key[0],
+        )
+    if relation.partition_without_key:
+        raise LakeSchemaConflict(
+            f"changes of {relation.partition_without_key}, a partition of {relation.name}, don't "
+            f"have the primary key of {relation.name}",
+            hint=f"ALTER TABLE {relation.partition_without_key} REPLICA IDENTITY DEFAULT; then "
+            f"load the table: spillway lake load --resync --table {relation.name}.",
+            relation=relation.name,
+        )
+
+
+def relation_of_all(
+    schemas: Iterable[pa.Schema], key: Callable[[str], tuple[str, ...] | None] = lambda _: None
+) -> Relation:
+    """Return the table that messages with *schemas*, in order, are of, as of the last of them that
+    says what tells its rows; where none does, *key* says it of the current table.
+    """
+    relations = [relation_of(schema) for schema in schemas]
+    newest = relations[-1]
+    with_rows = [relation for relation in relations if not relation.without_rows]
+    if with_rows:
+        return with_rows[-1]
+    return replace(newest, replica_identity="f") if key(newest.directory) == MULTISET else newest
 
 
 def check_same_key(name: str, stored: tuple[str, ...], wanted: tuple[str, ...]) -> None:

@@ -170,9 +170,11 @@ class SourceTexts(RowTexts):
         columns: Sequence[str],
         types: Sequence[DataType],
         key: Sequence[str],
+        *,
+        is_partitioned: bool = False,
     ) -> None:
         super().__init__(
-            sql.SQL("ONLY {}").format(sql.Identifier(schema, table)),
+            sql.SQL("{}" if is_partitioned else "ONLY {}").format(sql.Identifier(schema, table)),
             {c: _postgres_text(c, t) for c, t in zip(columns, types, strict=True)},
             key,
         )

@@ -61,6 +61,7 @@ def compare(
     key: Sequence[str],
     *,
     limit: int,
+    is_partitioned: bool = False,
 ) -> TableComparison:
     """Compare the rows of *frame* with those that *connection* sees of a table.
 
@@ -71,9 +72,10 @@ def compare(
         columns: which are compared; both sides have them, and :mod:`checksums` can.
         key: among *columns*; empty: rows are told by all their columns, and counted.
         limit: differences to look for.
+        is_partitioned: the table's rows are its partitions'.
     """
     types = [frame.schema[c].dataType for c in columns]
-    source = checksums.SourceTexts(*names, columns, types, key)
+    source = checksums.SourceTexts(*names, columns, types, key, is_partitioned=is_partitioned)
     texts = checksums.lake_texts(frame, columns, key)
     at_source, in_lake = source.buckets(connection), checksums.lake_buckets(texts)
     outcome = TableComparison(

@@ -25,31 +25,38 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
+from spillway.consumer.row_checksums import values_of
+from spillway.consumer.row_differences import Difference
 from spillway.consumer.snapshots import Source
 from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.read import Lake
 from spillway.lake.session import session_for
 from spillway.lake.shape.net_effect import quoted
-from spillway.lake.shape.payload import table_of
-from spillway.lake.state import boundaries, column_names, commit_points, job_record, position
+from spillway.lake.shape.payload import lake_schema, table_of
+from spillway.lake.state import boundaries, commit_points, job_record, position, shown_tables
+from spillway.lake.state.loads import BLOCK_BYTES, RANGE_BYTES
 from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.verify import checksums
 from spillway.lake.verify.comparison import TableComparison, compare
 from spillway.pg.lsn import Lsn
+from spillway.plugins.masks import with_secret
 from spillway.storage.place import lake_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from spillway.consumer.snapshots import SourceSnapshot
+    from spillway.consumer.snapshots import CopiedTable, SourceSnapshot
     from spillway.lake.read import Pin
     from spillway.lake.state.position import LakePosition
     from spillway.lake.tables.contract import LakeTables
@@ -136,7 +143,7 @@ def verify(
             settings.source_dsn,
             {
                 **client.position(lake.slot).options,
-                **column_names.plugin_options(settings.path),
+                **with_secret(shown_tables.plugin_options(settings.path)),
             },
             exports_of(job.options(), lake.slot),
         )
@@ -253,13 +260,22 @@ class _Verifier:
             return outcome
         rows = pin.current(directory)
         in_lake = set(rows.columns)
-        at = {plan.name: plan.column.name for plan in at_source.plan.columns}
+        masked = at_source.plan.hashed | {made.name for made in at_source.plan.made}
+        at = {
+            plan.name: plan.column.name
+            for plan in at_source.plan.columns
+            if plan.name not in masked
+        }
         # Under the source's names: the lake's of a column that is named like one of its own has an
         # underscore more.
         frame = rows.select(*(F.col(quoted(n)).alias(at[n]) for n in rows.columns if n in at))
         unreadable = checksums.unsupported(frame.schema)
         columns = [name for name in frame.columns if name not in unreadable]
-        key = [at.get(name, name) for name in tables.key(directory) or ()]
+        stored_key = tables.key(directory) or ()
+        if masked.intersection(stored_key):
+            # What tells rows is a hash: nothing can be said to the source in its own words.
+            return self._masked(TableComparison(name), rows, at_source, snapshot, stored_key)
+        key = [at.get(name, name) for name in stored_key]
         lost = [name for name in key if name not in columns]
         if lost:
             raise LakeError(
@@ -276,6 +292,7 @@ class _Verifier:
             columns,
             key,
             limit=self._settings.limit,
+            is_partitioned=at_source.partitions is not None,
         )
         for what, missing in (
             (
@@ -284,10 +301,67 @@ class _Verifier:
             ),
             (
                 "in the lake only, until the table's next change",
-                [n for n in rows.columns if n not in at],
+                [n for n in rows.columns if n not in at and n not in masked],
             ),
             ("of a type that can't be compared", unreadable),
         ):
             if missing:
                 outcome.notes.append(f"columns {what}: {', '.join(missing)}")
+        if masked:
+            self._masked(outcome, rows, at_source, snapshot, stored_key)
+        return outcome
+
+    def _masked(
+        self,
+        outcome: TableComparison,
+        rows: DataFrame,
+        at_source: CopiedTable,
+        snapshot: SourceSnapshot,
+        key: Sequence[str],
+    ) -> TableComparison:
+        """Compare what the source can't say by itself: masked columns, and which partition rows are
+        in, with the key or, without one, with all columns. Add what differs to *outcome*.
+
+        The source's rows are read as a load reads them, so that nothing of a value is shown to it
+        or by it.
+        """
+        whole = lake_schema(at_source.schema)
+        masked = at_source.plan.hashed | {made.name for made in at_source.plan.made}
+        is_whole = not key or bool(masked.intersection(key))
+        names = [
+            n
+            for n in at_source.columns
+            if n in rows.columns and (is_whole or n in masked or n in key)
+        ]
+        missing = sorted(masked.difference(rows.columns))
+        if missing:
+            outcome.notes.append(
+                f"columns in the source only, until the table's next change: {', '.join(missing)}"
+            )
+        columns = pa.schema([whole.field(name) for name in names])
+        schema = from_arrow_schema(columns, prefer_timestamp_ntz=True)
+        blocks = max(1, at_source.blocks)
+        step = RANGE_BYTES // BLOCK_BYTES
+        ranges = [(first, min(first + step, blocks)) for first in range(0, blocks, step)]
+        copy = CopyRanges(
+            self._source, snapshot, at_source, to_arrow_schema(schema, timezone="UTC"), ranges
+        )
+        numbers = self._spark.range(0, len(ranges), 1, len(ranges))
+        there = checksums.lake_texts(numbers.mapInArrow(copy, schema), names, key)
+        here = checksums.lake_texts(rows.select(*map(quoted, names)), names, key)
+        source, lake = checksums.lake_buckets(there), checksums.lake_buckets(here)
+        if is_whole:
+            outcome.source_rows = sum(bucket.rows for bucket in source.values())
+            outcome.lake_rows = sum(bucket.rows for bucket in lake.values())
+        if source == lake:
+            return outcome
+        limit = self._settings.limit
+        for left, right, side in ((there, here, "source"), (here, there, "lake")):
+            texts = left.select(checksums.KEY, checksums.ROW)
+            only = texts.exceptAll(right.select(checksums.KEY, checksums.ROW))
+            for row in only.limit(limit).collect():
+                told = tuple(values_of(row[0])) if key else ()
+                outcome.differences.append(Difference(told, only=side))
+        outcome.more = True
+        outcome.notes.append(f"compared as they are masked: {', '.join(sorted(masked))}")
         return outcome

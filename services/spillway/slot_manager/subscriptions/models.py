@@ -33,7 +33,7 @@ class _LakeTarget(RequestModel):
 _TYPES: Final[dict[Kind, Any]] = {
     "text": str, "time": str, "size": str, "number": float, "whole number": int,
     "columns": dict[str, list[str]], "partitions": dict[str, list[str]],
-    "settings": dict[str, str],
+    "masks": dict[str, list[str]], "tables": list[str], "settings": dict[str, str],
 }  # fmt: skip
 
 

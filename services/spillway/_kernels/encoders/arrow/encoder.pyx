@@ -464,6 +464,11 @@ cdef class Encoder:
         self.own_rows = 0
         self.in_transaction = True
 
+    @property
+    def next_seq(self):
+        """The number that the current transaction's next change gets."""
+        return self.current.seq
+
     def commit(self):
         """End the transaction."""
         self.in_transaction = False
