@@ -30,6 +30,9 @@ _START_TABLES_S: Final = 3.0
 _START_DATABASES_S: Final = 5.0
 _FIRST_SLOT_S: Final = 10.0
 _START_MB: Final = 400
+#: so many times one database's CPU fifty may take, of which one is busy
+_FIFTY: Final = 1.5
+_FIFTY_DATABASES: Final = 50
 _P50_MS: Final = 3.0
 #: by PostgreSQL's own protocol
 _WIRE: Final = 3
@@ -84,6 +87,7 @@ def goals(results: Results) -> list[Goal]:
         *_lake_updates(results),
         _restart(results),
         *_start(results),
+        *_databases(results),
         *_apply(results),
     ]
 
@@ -381,6 +385,30 @@ def _start(results: Results) -> list[Goal]:
     if not peaks:
         return [*made, Goal(name, "", None)]
     return [*made, Goal(name, f"{max(peaks):.0f} MB at most", max(peaks) <= _START_MB)]
+
+
+def _databases(results: Results) -> list[Goal]:
+    figures = results.figures.get("databases", {})
+    # Few of them are for those who look whether it runs.
+    if figures.get("databases") != _FIFTY_DATABASES:
+        figures = {}
+    made = []
+    for how, what in (
+        ("live", "while one client commits"),
+        ("backlog", "for what was written while the service slept"),
+    ):
+        name = (
+            f"{_FIFTY_DATABASES} databases with slots, one of them busy, {what}: CPU of the "
+            f"service ≤ {_FIFTY:g} x that of one database"
+        )
+        ratio = figures.get("ratio", {}).get(how)
+        if ratio is None:
+            made.append(Goal(name, "", None))
+            continue
+        one, many = (figures["cpu_s"][how][who]["median"] for who in ("one", "many"))
+        measured = f"{ratio:.2f} x ({many:.2f} against {one:.2f} CPU s)"
+        made.append(Goal(name, measured, ratio <= _FIFTY))
+    return made
 
 
 def _within(what: str, figures: dict[str, Any] | None, key: str, limit_s: float) -> Goal:

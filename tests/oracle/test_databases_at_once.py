@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,13 +16,18 @@ import pytest
 from harness.cluster import Cluster
 from harness.ddl_workload import DdlClient
 from harness.decoding_session import DecodingSession, RenderingSink
+from harness.reception import wait_until
 from spillway.decoding.decoder import Decoder
+from spillway.wal import shared_walk
 from spillway.wal.reader import WalDirectory
 from spillway.wal.shared_walk import SharedWalk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from pathlib import Path
+
+    from spillway._kernels.wal.record_batch import RecordBatch
+    from spillway.pg.versions import WalVersion
 
 DATABASES = 3
 TURNS = 60
@@ -57,6 +64,71 @@ class DirectoryWal:
 
     def leave(self, reader: Hashable) -> None:
         """Do nothing."""
+
+
+class GrowingWal(DirectoryWal):
+    """The same, of which more and more is there."""
+
+    def __init__(self, cluster: Cluster, begin: int, end: int) -> None:
+        super().__init__(cluster, begin, end)
+        self.upto = begin
+        self._changed = threading.Condition()
+
+    def grow(self, size: int) -> bool:
+        """Have *size* bytes more be there; False when there are no more."""
+        with self._changed:
+            self.upto = min(self.upto + size, self._end)
+            self._changed.notify_all()
+            return self.upto < self._end
+
+    def read(self, lsn: int, max_bytes: int) -> bytes:
+        return super().read(lsn, max(0, min(max_bytes, self.upto - lsn)))
+
+    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: called() or self.upto > lsn, timeout_s)
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Follower:
+    """A decoder on a thread of its own, for which other ones stand in while it sleeps."""
+
+    def __init__(self, shared: SharedWalk, decoder: Decoder, version: WalVersion) -> None:
+        self._decoder = decoder
+        self._ends = threading.Event()
+        #: how often another thread did what this one would
+        self.stood_in = 0
+        self._reader = shared.reader(decoder.position, version, decoder, self._stand_in)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _stand_in(self, taken: tuple[RecordBatch, int] | None, lsn: int) -> bool:
+        assert not self._reader.is_lent or threading.current_thread() is not self._thread
+        self.stood_in += 1
+        self._feed(taken, lsn)
+        return False
+
+    def _feed(self, taken: tuple[RecordBatch, int] | None, lsn: int) -> None:
+        if taken is not None:
+            self._decoder.process(*taken)
+        elif lsn > self._decoder.position:
+            self._decoder.pass_to(lsn)
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            taken = self._reader.take(60, self._ends.is_set)
+            self._feed(taken, self._reader.position)
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ends.set()
+        self._reader.wake()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self._reader.close()
 
 
 def play(clients: list[psycopg.Connection], loads: list[DdlClient], seed: int) -> None:
@@ -114,7 +186,9 @@ def play(clients: list[psycopg.Connection], loads: list[DdlClient], seed: int) -
 
 
 @pytest.mark.parametrize("major", [14, 18])
-def test_each_database_is_decoded_as_the_server_does(major: int, tmp_path: Path) -> None:
+def test_each_database_is_decoded_as_the_server_does(
+    major: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Cluster(major, max_prepared_transactions=10) as cluster:
         databases = [cluster.create_database(f"d{n}") for n in range(DATABASES)]
         sessions = [DecodingSession(d, tmp_path / d.name) for d in databases]
@@ -127,30 +201,59 @@ def test_each_database_is_decoded_as_the_server_does(major: int, tmp_path: Path)
         lines = [session.assert_equal_to_server() for session in sessions]
         assert all(len(of) > 100 for of in lines)
         end = max(session.decoder.position for session in sessions)
-        stored = DirectoryWal(cluster, min(position for _, position, _ in begun), end)
-        shared = SharedWalk(stored, stored.segment_size, 0)
+        begin = min(position for _, position, _ in begun)
         version = sessions[0].version
-        again = []
-        for session, (state, position, _) in zip(sessions, begun, strict=True):
-            sink = RenderingSink("test_decoding", {}, session.context)
-            decoder = Decoder.restore(
-                state,
-                version,
-                sink,
-                spill_dir=tmp_path / f"again-{session.database.name}",
-                start_decoding_at=position,
-            )
-            again.append((decoder, sink, shared.reader(decoder.position, version, decoder)))
-        passed = 0
-        while not all(reader.caught_up for _, _, reader in again):
-            for decoder, _, reader in again:
+
+        def restored(where: str) -> list[tuple[Decoder, RenderingSink]]:
+            again = []
+            for session, (state, position, _) in zip(sessions, begun, strict=True):
+                sink = RenderingSink("test_decoding", {}, session.context)
+                decoder = Decoder.restore(
+                    state,
+                    version,
+                    sink,
+                    spill_dir=tmp_path / f"{where}-{session.database.name}",
+                    start_decoding_at=position,
+                )
+                again.append((decoder, sink))
+            return again
+
+        def check(again: list[tuple[Decoder, RenderingSink]]) -> None:
+            for session, (decoder, sink), (_, _, before) in zip(
+                sessions, again, begun, strict=True
+            ):
+                assert sink.lines == session.sink.lines[before:][: len(sink.lines)]
+                assert len(sink.lines) >= len(session.sink.lines) - before
+                decoder.close()
+
+        # One after the other.
+        stored = DirectoryWal(cluster, begin, end)
+        shared = SharedWalk(stored, stored.segment_size, 0)
+        again = restored("again")
+        turns = [
+            (decoder, shared.reader(decoder.position, version, decoder)) for decoder, _ in again
+        ]
+        while not all(reader.caught_up for _, reader in turns):
+            for decoder, reader in turns:
                 if (taken := reader.take(0)) is not None:
                     decoder.process(*taken)
                 elif reader.position > decoder.position:
                     decoder.pass_to(reader.position)
-                    passed += 1
-        for session, (decoder, sink, _), (_, _, before) in zip(sessions, again, begun, strict=True):
-            assert sink.lines == session.sink.lines[before:][: len(sink.lines)]
-            assert len(sink.lines) >= len(session.sink.lines) - before
-            decoder.close()
+        check(again)
+
+        # At once, as WAL comes, and who is awake stands in for who sleeps.
+        monkeypatch.setattr(shared_walk, "STAND_IN_S", 0.001)
+        growing = GrowingWal(cluster, begin, end)
+        shared = SharedWalk(growing, growing.segment_size, 0)
+        again = restored("at_once")
+        followers = [Follower(shared, decoder, version) for decoder, _ in again]
+        r = random.Random(SEED)
+        while growing.grow(r.choice([300, 3_000, 30_000])):
+            time.sleep(0.001)
+        wait_until(lambda: all(decoder.position >= end for decoder, _ in again))
+        for follower in followers:
+            follower.end()
+        check(again)
+        assert sum(follower.stood_in for follower in followers) > 0
+        for session in sessions:
             session.close()

@@ -6,22 +6,24 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.wal_writer import WalWriter, main_data
 from spillway._kernels.wal.walker import Walker
-from spillway.errors import CorruptWal, StorageError, WalGap
+from spillway.errors import CorruptWal, SpillwayError, StorageError, WalGap
 from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
 from spillway.wal import shared_walk
 from spillway.wal.shared_walk import LATER, NOW, PASSED, RecordReader, SharedWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from spillway._kernels.wal.record_batch import RecordBatch
+    from spillway.wal.shared_walk import StandIn
 
 START = 3 << 20
 V15 = WAL_VERSIONS[15]
@@ -319,16 +321,17 @@ def test_who_waits_can_be_called(stored: Stored, shared: SharedWalk) -> None:
     called = threading.Event()
     answers: list[object] = []
 
-    def follow() -> None:
-        reader = shared.reader(START, V15, ALL)
+    def follow(reader: RecordReader) -> None:
         reader.take(0)
         answers.append(reader.take(JOIN_S, called.is_set))
 
-    threads = [threading.Thread(target=follow) for _ in range(3)]
+    readers = [shared.reader(START, V15, ALL) for _ in range(3)]
+    threads = [threading.Thread(target=follow, args=(reader,)) for reader in readers]
     for thread in threads:
         thread.start()
     called.set()
-    shared.wake()
+    for reader in readers:
+        reader.wake()
     for thread in threads:
         thread.join(JOIN_S)
     assert answers == [None] * 3
@@ -359,23 +362,29 @@ class Waiting:
     """A reader that waits on a thread of its own, until it is given something or called."""
 
     def __init__(
-        self, shared: SharedWalk, interest: Interested, timeout_s: float = 2 * JOIN_S
+        self,
+        shared: SharedWalk,
+        interest: Interested,
+        timeout_s: float = 2 * JOIN_S,
+        stand_in: StandIn | None = None,
     ) -> None:
-        self.reader = shared.reader(START, V15, interest)
+        self.reader = shared.reader(START, V15, interest, stand_in)
         self._timeout_s = timeout_s
         self.taken: list[object] = []
-        self._shared = shared
         self._called = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        self.taken.append(self.reader.take(self._timeout_s, self._called.is_set))
+        try:
+            self.taken.append(self.reader.take(self._timeout_s, self._called.is_set))
+        except SpillwayError as error:
+            self.taken.append(error)
 
     def call(self) -> object:
         """Call it, and return what it was given."""
         self._called.set()
-        self._shared.wake()
+        self.reader.wake()
         return self.result()
 
     def result(self) -> object:
@@ -643,12 +652,12 @@ def test_who_waits_for_an_end_has_met_it_though_more_has_come_since(
 
 
 def test_the_more_wait_the_less_often_each_looks(stored: Stored, shared: SharedWalk) -> None:
-    readers = [shared.reader(START, V15, ALL) for _ in range(12)]
+    readers = [shared.reader(START, V15, ALL)]
     assert shared.look_s == 0.5
-    readers += [shared.reader(START, V15, ALL) for _ in range(24)]
-    assert shared.look_s == pytest.approx(36 / 25)
+    readers += [shared.reader(START, V15, ALL) for _ in range(9)]
+    assert shared.look_s == pytest.approx(4.0)
     readers += [shared.reader(START, V15, ALL) for _ in range(64)]
-    assert {reader.look_s for reader in readers} == {2.0}
+    assert {reader.look_s for reader in readers} == {20.0}
 
 
 @pytest.mark.usefixtures("patient")
@@ -682,3 +691,174 @@ def test_who_does_not_come_back_is_not_waited_for(stored: Stored, shared: Shared
     stored.append(1, database=OTHER + 1)
     assert idle[1].result() is not None
     assert shared.walks == 1
+
+
+class Substitute:
+    """Stands in, and notes what for: where batches begin, and up to where it was told to pass."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.lsns: list[int] = []
+        self.threads: set[int] = set()
+        self.has_more_to_do = False
+        self.failure: SpillwayError | None = None
+        self.began = threading.Event()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def __call__(self, taken: tuple[RecordBatch, int] | None, lsn: int) -> bool:
+        self.threads.add(threading.get_ident())
+        self.began.set()
+        assert self.goes_on.wait(JOIN_S)
+        if self.failure is not None:
+            raise self.failure
+        if taken is not None:
+            self.batches.append(taken[0].header(taken[1])[0])
+        self.lsns.append(lsn)
+        return self.has_more_to_do
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leads stands in at every end, and is expected back for long."""
+    monkeypatch.setattr(shared_walk, "STAND_IN_S", 0.001)
+    monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leads does so when it has to, and is expected back for long."""
+    monkeypatch.setattr(shared_walk, "STAND_IN_S", 2 * JOIN_S)
+    monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
+
+
+@contextmanager
+def asleep(
+    shared: SharedWalk, *substitutes: Substitute
+) -> Iterator[tuple[RecordReader, list[Waiting]]]:
+    """Have a busy reader, which is expected to lead, and those that sleep, each with its
+    substitute.
+    """
+    busy = shared.reader(START, V15, ALL)
+    with shared._lock:
+        shared._walks[0].leader = busy  # nobody else is to lead meanwhile
+    deputy = Waiting(shared, Indifferent(OTHER + 1000))
+    until(lambda: deputy.reader in shared._walks[0].waiting)
+    idle = [
+        Waiting(shared, Interested(OTHER + n), stand_in=one) for n, one in enumerate(substitutes)
+    ]
+    until(lambda: len(shared._walks[0].waiting) == len(idle) + 1)
+    with shared._lock:
+        # None of the others is woken to look whether somebody leads.
+        shared._walks[0].deputy = deputy.reader
+        shared._walks[0].resign(busy)
+    try:
+        yield busy, idle
+    finally:
+        assert deputy.call() is None
+
+
+@pytest.mark.usefixtures("patient", "at_once")
+def test_who_leads_stands_in_for_who_sleeps(stored: Stored, shared: SharedWalk) -> None:
+    substitutes = [Substitute() for _ in range(20)]
+    with asleep(shared, *substitutes) as (busy, idle):
+        stored.append(5)
+        (everyones,) = stored.append(1, database=EVERYONE)
+        stored.append(600)
+        take_all(busy)
+        for one, substitute in zip(idle, substitutes, strict=True):
+            assert one.reader.position == one.reader.read_lsn == stored.wal.lsn
+            assert substitute.lsns[-1] == stored.wal.lsn
+            assert substitute.threads == {threading.get_ident()}
+            # What can wait is looked at, and what is another's is not.
+            assert len(substitute.batches) == 1
+            assert substitute.batches[0] <= everyones
+            assert not one.taken
+        called = [one.call() for one in idle]
+        assert called == [None] * 20
+        assert all(len(substitute.batches) == 1 for substitute in substitutes)
+
+
+@pytest.mark.usefixtures("patient", "seldom")
+def test_a_backlog_s_end_is_told_to_who_sleeps_without_delay(
+    stored: Stored, shared: SharedWalk
+) -> None:
+    substitute = Substitute()
+    with asleep(shared, substitute) as (busy, (idle,)):
+        stored.append(1)
+        take_all(busy)
+        before = len(substitute.lsns)
+        stored.append(1)
+        take_all(busy)
+        assert len(substitute.lsns) == before, "it is not time yet"
+        stored.append(5_000)
+        take_all(busy)
+        assert substitute.lsns[-1] == stored.wal.lsn
+        assert idle.call() is None
+
+
+@pytest.mark.usefixtures("patient", "seldom")
+def test_much_that_is_passed_is_told_within_a_backlog(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "_LOOK_BYTES", 1 << 17)
+    substitute = Substitute()
+    with asleep(shared, substitute) as (busy, (idle,)):
+        stored.append(8_000)
+        take_all(busy)
+        assert len(substitute.lsns) >= 3
+        assert substitute.lsns == sorted(substitute.lsns)
+        assert idle.call() is None
+
+
+@pytest.mark.usefixtures("patient", "at_once")
+def test_who_wakes_waits_for_who_stands_in(stored: Stored, shared: SharedWalk) -> None:
+    substitute = Substitute()
+    with asleep(shared, substitute) as (busy, (idle,)):
+        substitute.goes_on.clear()
+        stored.append(1)
+        leads = threading.Thread(target=take_all, args=(busy,))
+        leads.start()
+        assert substitute.began.wait(JOIN_S)
+        # It is woken by what is its own, which the other is not to take.
+        (mine,) = stored.append(1, database=OTHER)
+        with shared._lock:
+            idle.reader.woken.notify()
+        until(lambda: idle.reader.is_stirred)
+        assert not idle.taken
+        substitute.goes_on.set()
+        leads.join(JOIN_S)
+        taken = idle.result()
+        assert isinstance(taken, tuple)
+        assert taken[0].header(taken[1])[0] == mine
+        assert not substitute.batches
+
+
+@pytest.mark.usefixtures("patient", "at_once")
+def test_who_stands_in_calls_the_owner(stored: Stored, shared: SharedWalk) -> None:
+    busy_one, failing = Substitute(), Substitute()
+    busy_one.has_more_to_do = True
+    failing.failure = CorruptWal("not what was written", hint="Mend it.", lsn="0/1")
+    with asleep(shared, busy_one, failing) as (busy, (owner, other)):
+        stored.append(1)
+        take_all(busy)
+        assert owner.result() is None
+        assert owner.reader.position == stored.wal.lsn
+        assert other.result() is failing.failure
+
+
+@pytest.mark.usefixtures("patient", "at_once")
+def test_who_leads_for_long_stands_in_for_itself(stored: Stored, shared: SharedWalk) -> None:
+    substitute = Substitute()
+    idle = Waiting(shared, Interested(OTHER), stand_in=substitute)
+    until(lambda: bool(stored.waits))
+    other = Waiting(shared, Interested(THIRD), stand_in=Substitute())
+    until(lambda: other.reader in shared._walks[0].waiting)
+    stored.append(5)
+    until(lambda: stored.wal.lsn in substitute.lsns)
+    assert not idle.taken
+    substitute.has_more_to_do = True
+    stored.append(5)
+    assert idle.result() is None
+    assert idle.reader.position == stored.wal.lsn
+    assert other.call() is None

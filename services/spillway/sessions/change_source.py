@@ -16,6 +16,7 @@ from spillway.wal.shared_walk import SharedWalk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.decoding.decoder import Decoder
     from spillway.pg.versions import WalVersion
     from spillway.receiver.wal_reader import WalReader
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Changes(Protocol):
-    """What one attempt to decode takes its changes from. For one thread."""
+    """What one attempt to decode takes its changes from. For one thread, but for :meth:`wake`."""
 
     @property
     def read_lsn(self) -> int:
@@ -48,6 +49,9 @@ class Changes(Protocol):
             Whatever the sink raises.
         """
 
+    def wake(self) -> None:
+        """Have who waits in :meth:`advance` look whether it is called. For any thread."""
+
     def close(self) -> None:
         """Take no more; safe to repeat."""
 
@@ -55,11 +59,15 @@ class Changes(Protocol):
 class ChangeSource(Protocol):
     """Gives changes of one source to any number of sessions. For any thread."""
 
-    def follow(self, decoder: Decoder, version: WalVersion) -> Changes:
-        """Return what goes on where *decoder* stands."""
+    def follow(
+        self, decoder: Decoder, version: WalVersion, went_on: Callable[[int], bool]
+    ) -> Changes:
+        """Return what goes on where *decoder* stands.
 
-    def wake(self) -> None:
-        """Have those who wait look whether they are called."""
+        While the session waits in :meth:`Changes.advance`, another one's thread may bring its
+        decoder further. It calls *went_on* with how far the source was read then, which says
+        whether the session has something to do that only its own thread can.
+        """
 
 
 class StoredChanges:
@@ -68,17 +76,21 @@ class StoredChanges:
     def __init__(self, store: WalReader) -> None:
         self._walk = SharedWalk(store, store.segment_size, int(store.system_id))
 
-    def follow(self, decoder: Decoder, version: WalVersion) -> _Decoding:
+    def follow(
+        self, decoder: Decoder, version: WalVersion, went_on: Callable[[int], bool]
+    ) -> _Decoding:
         """Return what feeds *decoder* with records from its position on.
 
         Raises:
             CorruptWal: no record can start there.
         """
-        return _Decoding(decoder, self._walk.reader(decoder.position, version, decoder))
 
-    def wake(self) -> None:
-        """Have those who wait look whether they are called."""
-        self._walk.wake()
+        def stand_in(taken: tuple[RecordBatch, int] | None, lsn: int) -> bool:
+            _feed(decoder, taken, lsn)
+            return went_on(lsn)
+
+        reader = self._walk.reader(decoder.position, version, decoder, stand_in)
+        return _Decoding(decoder, reader)
 
 
 class _Decoding:
@@ -102,11 +114,18 @@ class _Decoding:
 
     def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
         taken = self._reader.take(timeout_s, called)
-        if taken is not None:
-            self._decoder.process(*taken)
-        elif self._reader.position > self._decoder.position:
-            self._decoder.pass_to(self._reader.position)
+        _feed(self._decoder, taken, self._reader.position)
         return taken is not None
+
+    def wake(self) -> None:
+        self._reader.wake()
 
     def close(self) -> None:
         self._reader.close()
+
+
+def _feed(decoder: Decoder, taken: tuple[RecordBatch, int] | None, lsn: int) -> None:
+    if taken is not None:
+        decoder.process(*taken)
+    elif lsn > decoder.position:
+        decoder.pass_to(lsn)

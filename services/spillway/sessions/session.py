@@ -99,6 +99,8 @@ T = TypeVar("T")
 #: with little space left: what is decoded is to go
 _LOW_CHECKPOINT_BYTES: Final = 16 << 20
 _DROPPED_WAIT_S: Final = 0.5
+#: Who waits for something that nobody tells looks so often.
+_LOOK_S: Final = 0.02
 #: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in
 #: 200, fewer than one commit in a hundred comes into one.
 _CHECKPOINT_SHARE: Final = 200
@@ -155,6 +157,8 @@ class Session:
         self._layout = layout
         self._store = store
         self._changes = changes
+        #: what the thread takes its changes from; None while it has not come to that
+        self._followed: Changes | None = None
         self._settings = settings
         #: how it stands and since when
         self.signs = DecodingSigns(layout.txlog)
@@ -192,6 +196,10 @@ class Session:
         self._redo_lsn = 0
         self._read_lsn = 0
         self._failing = FailureClock(layout)
+        #: where and when the last checkpoint was made, or decoding began, and how many batches
+        #: were the database's own by then; how long to wait for the next one
+        self._checkpoint_lsn = self._checkpoint_own = 0
+        self._checkpoint_at = self._pause_s = 0.0
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
@@ -227,7 +235,7 @@ class Session:
         """End the thread, with a checkpoint if there is something to keep, and close the log."""
         self._stop.set()
         self._again.set()
-        self._changes.wake()
+        self._wake()
         if self._thread.ident is not None:
             self._thread.join()
         self._mending.stop()
@@ -309,6 +317,10 @@ class Session:
         Raises:
             StorageError: a segment can't be read.
         """
+        visible = self.log.snapshot()
+        if visible is not None and len(visible.segments) == 1 and not self._log.is_damaged:
+            # Nothing is sealed: most databases of many are that small.
+            return
         self._mending.tend()
         self._verification.step()
         contents_of(self.log).keep_one(self.log)
@@ -376,7 +388,7 @@ class Session:
                 hint="Wait for a consistent point; GET /v1/sources shows how far it is.",
                 database=self.database,
             )
-        return await self._questions.ask(question, self._changes.wake)
+        return await self._questions.ask(question, self._wake)
 
     async def moment(self) -> DecodingMoment:
         """Say what is in progress where decoding is.
@@ -430,7 +442,7 @@ class Session:
         for them.
         """
         self._streaming_wanted = True
-        self._changes.wake()
+        self._wake()
 
     async def wait_streaming(self, timeout_s: float) -> None:
         """Wait until what begins from now on is streamed; after :meth:`want_streaming`."""
@@ -463,15 +475,26 @@ class Session:
                 return True
             # What is of no interest here is passed over without haste.
             self._is_asked = True
-            self._changes.wake()
+            self._wake()
             return False
 
-        await self._wait(
-            reached,
-            timeout_s,
-            lambda: f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
-            lambda: "Decoding lags behind the source; try again, or give an earlier start_lsn.",
-        )
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+
+        def look() -> None:
+            if self.log.decoded_lsn >= lsn:
+                loop.call_soon_threadsafe(told.set)
+
+        self.log.add_listener(look)
+        try:
+            await self._wait(
+                reached,
+                timeout_s,
+                lambda: f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
+                lambda: "Decoding lags behind the source; try again, or give an earlier start_lsn.",
+                told,
+            )
+        finally:
+            self.log.remove_listener(look)
 
     async def _wait(
         self,
@@ -479,14 +502,21 @@ class Session:
         timeout_s: float,
         what: Callable[[], str],
         hint: Callable[[], str],
+        told: asyncio.Event | None = None,
     ) -> None:
+        """Look every few milliseconds whether it is *reached*, and when it is *told*."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not reached():
             self.check_readable()
             if loop.time() >= deadline:
                 raise NotReady(what(), hint=hint(), database=self.database)
-            await asyncio.sleep(0.02)
+            if told is None:
+                await asyncio.sleep(_LOOK_S)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await told.wait()
 
     async def source_flush_lsn(self) -> int:
         """Ask the primary where its WAL ends."""
@@ -662,10 +692,12 @@ class Session:
     def _follow(self, decoder: Decoder) -> None:
         if self._settings.audit:
             decoder.audit()
-        changes = self._changes.follow(decoder, version_of_server(self.server_version_num))
+        version = version_of_server(self.server_version_num)
+        changes = self._followed = self._changes.follow(decoder, version, self._went_on)
         try:
             self._take(changes, decoder)
         finally:
+            self._followed = None
             changes.close()
         self._checkpoint(decoder)
 
@@ -673,9 +705,7 @@ class Session:
         """Take changes until told to stop, with a checkpoint now and then."""
         started_at = decoder.position
         self._caught_up = False
-        checkpoint_lsn, checkpoint_at = started_at, time.monotonic()
-        checkpoint_own = decoder.own_batches
-        pause_s = checkpoint_pause_s(self._settings.checkpoint_interval_s, 0.0)
+        self._note_checkpoint(decoder, 0.0)
         wait_s = 0.0
         while not self._stop.is_set():
             self._questions.answer(decoder.mirror)
@@ -706,26 +736,39 @@ class Session:
                 if caught_up:
                     self._failing.stop()
                 self.signs.went_on()
-            grown = decoder.position - checkpoint_lsn
-            pauses = 1 if decoder.own_batches > checkpoint_own else _IDLE_PAUSES
-            if grown and (
-                time.monotonic() - checkpoint_at >= pause_s * pauses
-                or grown >= self._settings.checkpoint_bytes
-                or not self._log.restart_lsn
-                or (grown >= _LOW_CHECKPOINT_BYTES and self._layout.reserve.is_low)
-            ):
+            if self._is_checkpoint_due(decoder):
                 began = time.monotonic()
                 self._checkpoint(decoder)
-                checkpoint_lsn, checkpoint_at = decoder.position, time.monotonic()
-                checkpoint_own = decoder.own_batches
-                pause_s = checkpoint_pause_s(
-                    self._settings.checkpoint_interval_s, checkpoint_at - began
-                )
+                self._note_checkpoint(decoder, time.monotonic() - began)
             if caught_up and not self._caught_up:
                 # Told once a start, and measured: `make bench` takes the time of a restart from it.
                 self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
                 self._caught_up = self.signs.settled = True
                 self._set_aside()
+
+    def _went_on(self, lsn: int) -> bool:
+        """Let be seen what the thread of another session has brought, while this one's sleeps."""
+        self._read_lsn = self.signs.lsn = max(lsn, self._read_lsn)
+        self._log.publish()
+        decoder = self._decoder
+        return decoder is None or self._is_checkpoint_due(decoder)
+
+    def _note_checkpoint(self, decoder: Decoder, took_s: float) -> None:
+        self._checkpoint_lsn, self._checkpoint_own = decoder.position, decoder.own_batches
+        self._checkpoint_at = time.monotonic()
+        self._pause_s = checkpoint_pause_s(self._settings.checkpoint_interval_s, took_s)
+
+    def _is_checkpoint_due(self, decoder: Decoder) -> bool:
+        grown = decoder.position - self._checkpoint_lsn
+        if not grown:
+            return False
+        pauses = 1 if decoder.own_batches > self._checkpoint_own else _IDLE_PAUSES
+        return (
+            time.monotonic() - self._checkpoint_at >= self._pause_s * pauses
+            or grown >= self._settings.checkpoint_bytes
+            or not self._log.restart_lsn
+            or (grown >= _LOW_CHECKPOINT_BYTES and self._layout.reserve.is_low)
+        )
 
     def _set_aside(self) -> None:
         """Have Python's collector leave alone what this attempt to decode has made, but for what a
@@ -735,6 +778,11 @@ class Session:
             collector.ask()
         self._is_set_aside = True
         collector.set_aside()
+
+    def _wake(self) -> None:
+        """Have the thread look whether it is called. For any thread."""
+        if (followed := self._followed) is not None:
+            followed.wake()
 
     def _is_called(self) -> bool:
         """Whether the thread has something else to do than to wait for changes."""

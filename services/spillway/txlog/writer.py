@@ -536,6 +536,8 @@ class LogWriter:
         At least *keep_bytes* of the newest segments stay. Cursors that still read a removed segment
         keep it open and go on.
         """
+        if len(self._segments) <= 1:
+            return
         with self._moving:
             with self._lock:
                 keep, left = 0, sum(segment.size for segment in self._segments)

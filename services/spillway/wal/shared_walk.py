@@ -42,6 +42,11 @@ is gone) ends only the call of the reader that was leading.
 What is everyone's is kept longer than the rest (half of KEPT_BYTES), until all have passed it: the
 many for whom a batch has nothing else are not left behind while they sleep.
 
+Nor is who sleeps woken to say how far it has passed, or to look at what can wait. Whoever leads
+*stands in* for it: at an end of what is stored, at most each STAND_IN_S, and every _LOOK_BYTES of a
+backlog, it does what the sleepers' threads would, for a few of them at a time. A sleeper that wakes
+meanwhile waits until that is done. To wake fifty threads costs more than decoding a few megabytes.
+
 Who sleeps holds back nothing that does not concern it. Batches that concern nobody any more go but
 for the last SPARE_BYTES, so that the next ones get their memory; and the store hears what WAL
 nobody will read again, so that its pages are used again, too. New pages cost more than decoding
@@ -53,6 +58,7 @@ unfinished record for each walker.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -76,12 +82,16 @@ SPARE_BYTES: Final = 2 << 20
 
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
-#: A reader that waits for the one who leads looks that often whether that is still so, and says how
-#: far it has passed. Where there are many each looks less often, all together so often a second,
-#: and when so much was passed that it should be seen at once.
+#: A reader that waits for the one who leads looks that often whether that is still so. Where there
+#: are many each looks less often, all together so often a second.
 _LOOK_S: Final = 0.5
-_LOOK_MAX_S: Final = 2.0
-_LOOKS_PER_S: Final = 25
+_LOOK_MAX_S: Final = 20.0
+_LOOKS_PER_S: Final = 2.5
+
+#: Who leads stands in for who sleeps that often, for so many between two looks at the store, and
+#: when so much was passed.
+STAND_IN_S: Final = 0.5
+_STAND_IN_READERS: Final = 8
 _LOOK_BYTES: Final = 32 << 20
 
 #: Who led is expected back that soon: at most so much later another reader leads.
@@ -115,6 +125,17 @@ class Interest(Protocol):
 
     def interest(self, batch: RecordBatch, start: int) -> int:
         """Return what the records of *batch* from index *start* on mean: PASSED, LATER or NOW."""
+
+
+class StandIn(Protocol):
+    """Does what a reader's owner would, while that one waits in :meth:`RecordReader.take`, on the
+    thread of another.
+    """
+
+    def __call__(self, taken: tuple[RecordBatch, int] | None, lsn: int) -> bool:
+        """Look at what was *taken*, or pass what is before *lsn*; return whether the owner has
+        something to do that it must do itself. What it raises is raised to the owner.
+        """
 
 
 class StoredWal(Protocol):
@@ -166,6 +187,8 @@ class _Walk:
         self.ends = 0
         #: the last batch was as large as one can be, or what it was made of: there may be more
         self.lags = False
+        #: that was so since the walk was at its end
+        self.has_lagged = False
         #: readers that wait for a batch, in the order in which they came, and which of them are
         #: eager
         self.waiting: dict[RecordReader, None] = {}
@@ -182,6 +205,11 @@ class _Walk:
         self.late: deque[tuple[int, RecordBatch]] = deque()
         self.late_bytes = 0
         self.late_from = 0
+        #: whom somebody stands in for next, in turn; when they were listed last, and where the
+        #: walk was then; whether they are to be listed without delay
+        self.sleepers: deque[RecordReader] = deque()
+        self.listed_at, self.listed_lsn = 0.0, begin_lsn
+        self.sleepers_due = False
         #: made since all that wait were looked at, and the number of the batch that came next then
         self.unseen_bytes = 0
         self.seen = 0
@@ -297,6 +325,16 @@ class _Walk:
         self._look_after(batch.memory_bytes)
         return woken
 
+    def end(self) -> None:
+        """Note that all that is stored was walked."""
+        self.is_at_end = True
+        self.ends += 1
+        self.sleepers_due |= self.has_lagged
+        self.has_lagged = False
+        for reader in self.waiting:
+            if reader.waits_for_end:
+                reader.woken.notify()
+
     def _look_after(self, new_bytes: int) -> None:
         """Have nobody be left behind in its sleep: every so many bytes wake those for whom there is
         something.
@@ -305,17 +343,43 @@ class _Walk:
         """
         if self.end_lsn - self.all_woken_at > _LOOK_BYTES:
             self.all_woken_at = self.end_lsn
+            self.sleepers_due = True
             for reader in self.waiting:
-                reader.passes = True
-                reader.woken.notify()
+                if reader.stand_in is None:
+                    reader.passes = True
+                    reader.woken.notify()
         self.unseen_bytes += new_bytes
         if self.unseen_bytes > KEPT_BYTES // 2:
             self.unseen_bytes = 0
             for reader in self.waiting:
                 number = reader.number
-                if self.last_own(reader) >= number or self.next_of_all(number)[0] < self.seen:
+                if self.last_own(reader) >= number:
                     reader.woken.notify()
+                elif self.next_of_all(number)[0] < self.seen:
+                    if reader.stand_in is None:
+                        reader.woken.notify()
+                    else:
+                        self.sleepers_due = True
             self.seen = self.next
+
+    def stand_in_in_s(self) -> float:
+        """Return in how many seconds who sleeps is to be told how far the walk is then."""
+        if not self.waiting:
+            return math.inf
+        return max(0.0, self.listed_at + STAND_IN_S - time.monotonic())
+
+    def may_be_stood_in_for(self, reader: RecordReader) -> bool:
+        """Say whether *reader* sleeps, and there is nothing of its own for it."""
+        return (
+            reader in self.waiting
+            and reader.stand_in is not None
+            and reader not in self.eager
+            and reader.told_lsn < self.end_lsn
+            and reader.number >= self.late_from
+            and not reader.waits_for_end
+            and not reader.is_lent
+            and self.last_own(reader) < reader.number
+        )
 
     def overtaken(self) -> RecordReader | None:
         """Return a reader that is at work, and will soon be left behind by what concerns it, if
@@ -441,16 +505,24 @@ class SharedWalk:
         #: batches that walkers have made, for who counts
         self.batches_walked = 0
 
-    def reader(self, position: int, version: WalVersion, interest: Interest) -> RecordReader:
+    def reader(
+        self,
+        position: int,
+        version: WalVersion,
+        interest: Interest,
+        stand_in: StandIn | None = None,
+    ) -> RecordReader:
         """Return a reader that stands at *position*, a record's start or the end of the one before;
         close it.
 
-        *interest* says which batches it is given.
+        *interest* says which batches it is given, *stand_in* does what its owner would with those
+        that can wait; without one the owner is woken.
 
         Raises:
             CorruptWal: no record can start there.
         """
-        reader = RecordReader(self, position, interest, threading.Condition(self._lock))
+        woken = threading.Condition(self._lock)
+        reader = RecordReader(self, position, interest, woken, stand_in)
         with self._lock:
             self._join(reader, version)
             self._count(1)
@@ -473,13 +545,61 @@ class SharedWalk:
         with self._lock:
             return len(self._walks)
 
-    def wake(self) -> None:
-        """Have those who wait for WAL look whether they are called."""
+    # -- standing in ----------------------------------------------------------------------------
+
+    def _stand_in(self, walk: _Walk, leader: RecordReader, *, at_end: bool) -> bool:
+        """Stand in for some of those who sleep, or, unless *at_end*, for all if that is due; False
+        when nobody is left.
+
+        The *leader*, which may lead for long without anything of its own, does for itself what it
+        does for them.
+        """
+        if not walk.waiting:
+            return False
+        now = time.monotonic()
+        is_due = walk.sleepers_due or (at_end and now >= walk.listed_at + STAND_IN_S)
+        if not walk.sleepers and not is_due:
+            return False
+        lent: list[RecordReader] = []
         with self._lock:
-            for walk in self._walks:
-                for reader in walk.waiting:
+            if is_due:
+                walk.sleepers = deque(walk.waiting)
+                walk.listed_at, walk.listed_lsn = now, walk.end_lsn
+                walk.sleepers_due = False
+            # Who is to go on in another walk must do that itself.
+            is_furthest = all(walk.end_lsn >= other.end_lsn for other in self._walks)
+            while walk.sleepers and not (at_end and len(lent) == _STAND_IN_READERS):
+                reader = walk.sleepers.popleft()
+                if not is_furthest:
                     reader.woken.notify()
-        self._store.wake()
+                elif walk.may_be_stood_in_for(reader):
+                    reader.is_lent = True
+                    lent.append(reader)
+        if is_due and leader.stand_in is not None:
+            leader.passes |= leader.stand_in(None, leader.position)
+            leader.told_lsn = leader.position
+        for reader in lent:
+            self._stand_in_for(reader)
+        return bool(lent)
+
+    def _stand_in_for(self, reader: RecordReader) -> None:
+        """Do what the owner of *reader*, which is lent, would with what there is for it."""
+        walk, has_more = reader.walk, True
+        assert reader.stand_in is not None
+        while has_more:
+            with self._lock:
+                taken = reader.next_that_can_wait()
+                reader.read_lsn = reader.position
+                has_more = taken is not None
+            try:
+                reader.passes |= reader.stand_in(taken, reader.position)
+            except BaseException as error:  # noqa: BLE001 - it is raised to who reads
+                reader.failure, has_more = error, False
+        with self._lock:
+            reader.is_lent, reader.told_lsn = False, reader.position
+            if reader.is_stirred or reader.passes or reader.failure or walk.failure:
+                reader.is_stirred = False
+                reader.woken.notify()
 
     # -- with the lock held -------------------------------------------------------------------
 
@@ -543,11 +663,16 @@ class SharedWalk:
 
 class RecordReader:
     """One session's way through the records of a source, in batches. For one thread, but for
-    :meth:`close`.
+    :meth:`close` and :meth:`wake`.
     """
 
     def __init__(
-        self, shared: SharedWalk, position: int, interest: Interest, woken: threading.Condition
+        self,
+        shared: SharedWalk,
+        position: int,
+        interest: Interest,
+        woken: threading.Condition,
+        stand_in: StandIn | None,
     ) -> None:
         self._shared = shared
         self._interest = interest
@@ -577,6 +702,13 @@ class RecordReader:
         self.passes = False
         #: it waits to be told that there is no more, if there is not
         self.waits_for_end = False
+        #: what another does in its owner's stead; somebody is at it; it was woken meanwhile; what
+        #: that one met
+        self.stand_in = stand_in
+        self.is_lent = self.is_stirred = False
+        #: how far its owner knows it to be
+        self.told_lsn = position
+        self.failure: BaseException | None = None
 
     @property
     def look_s(self) -> float:
@@ -593,6 +725,15 @@ class RecordReader:
         self.number += 1
         self.position = max(self.position, batch.end_lsn)
 
+    def wake(self) -> None:
+        """Have who waits in :meth:`take` look whether it is called. For any thread."""
+        shared = self._shared
+        with shared._lock:  # noqa: SLF001
+            self.woken.notify()
+            leads = self.walk.leader is self
+        if leads:
+            shared._store.wake()  # noqa: SLF001
+
     def close(self) -> None:
         """Read no more."""
         shared = self._shared
@@ -608,7 +749,7 @@ class RecordReader:
         None when there is none in time.
 
         With *timeout_s* 0 it waits only for WAL to be walked that is stored already. What *called*
-        looks at has changed when :meth:`SharedWalk.wake` is called. None comes, too, after much was
+        looks at has changed when :meth:`wake` is called. None comes, too, after much was
         passed over: :attr:`position` says how far.
 
         Raises:
@@ -619,11 +760,15 @@ class RecordReader:
         """
         shared = self._shared
         began_s, began_at = time.monotonic(), self.position
+        self.told_lsn = began_at
         deadline = began_s + timeout_s
         began_in: _Walk | None = None
         ends = 0
         while True:
             with shared._lock:  # noqa: SLF001
+                if self.failure is not None:
+                    failure, self.failure = self.failure, None
+                    raise failure
                 taken = self._next_kept()
                 walk = self.walk
                 if walk is not began_in:
@@ -635,8 +780,13 @@ class RecordReader:
                 now = time.monotonic()
                 left_s = deadline - now
                 is_due = self.passes or now - began_s >= shared.look_s
+                if walk.is_at_end and walk.listed_lsn == walk.end_lsn:
+                    # Who was awake when the others were told, tells its owner itself.
+                    is_due |= self.position > self.told_lsn and self.stand_in is not None
                 has_passed = self.position > began_at and is_due
-                is_late = left_s <= 0 and (met_end or (walk.is_at_end and walk.leader is not None))
+                # Who was ready to wait need not see an end behind its time: others stand in for it.
+                is_over = met_end or walk.is_at_end or (timeout_s > 0 and self.stand_in is not None)
+                is_late = left_s <= 0 and (met_end or (is_over and walk.leader is not None))
                 if (
                     taken is not None
                     or walk.failure is not None
@@ -675,7 +825,7 @@ class RecordReader:
             if not has_more:
                 self.caught_up = walk.is_at_end
                 self.read_lsn = walk.walker.fed_lsn
-                self.was_given = False
+                self.was_given = self.passes = False
                 return None
 
     def _wait(self, patience_s: float, *, for_end: bool) -> None:
@@ -687,6 +837,9 @@ class RecordReader:
             walk.eager.add(self)
         try:
             self.woken.wait(patience_s)
+            while self.is_lent:
+                self.is_stirred = True
+                self.woken.wait()
         finally:
             del walk.waiting[self]
             walk.eager.discard(self)
@@ -706,6 +859,21 @@ class RecordReader:
             shared._leave(self)  # noqa: SLF001
             shared._join(self, version)  # noqa: SLF001
             walk = self.walk
+        taken = self._next_of_interest(walk)
+        shared._trim(walk)  # noqa: SLF001
+        return taken
+
+    def next_that_can_wait(self) -> tuple[RecordBatch, int] | None:
+        """Step to the next batch of interest for who stands in, if there is one that is not the
+        owner's own matter; the lock is held.
+        """
+        walk = self.walk
+        self.sees_ends = self._interest.sees_ends
+        if self.number < walk.late_from or walk.last_own(self) >= self.number:
+            return None
+        return self._next_of_interest(walk)
+
+    def _next_of_interest(self, walk: _Walk) -> tuple[RecordBatch, int] | None:
         taken = None
         while taken is None and self.number < walk.next:
             batch: RecordBatch | None = None
@@ -722,7 +890,6 @@ class RecordReader:
             if self._interest.interest(batch, start) != PASSED:
                 taken = batch, start
             self._step_over(batch)
-        shared._trim(walk)  # noqa: SLF001
         return taken
 
     def _lead(
@@ -736,7 +903,10 @@ class RecordReader:
         look_at = time.monotonic() + shared.look_s
         is_full, is_fed = False, True
         while True:
-            if self.position > began_at and (called() or time.monotonic() >= look_at):
+            if walk.sleepers_due:
+                shared._stand_in(walk, self, at_end=False)  # noqa: SLF001
+            is_due = self.passes or called() or time.monotonic() >= look_at
+            if self.position > began_at and is_due:
                 return False
             try:
                 batch = walker.next_batch(_BATCH_RECORDS) if is_fed else None
@@ -749,6 +919,7 @@ class RecordReader:
             if batch is not None:
                 with shared._lock:  # noqa: SLF001
                     walk.lags = is_full or len(batch) >= _BATCH_RECORDS
+                    walk.has_lagged |= walk.lags
                     woken = walk.append(batch)
                     shared.batches_walked += 1
                     start = batch.first_from(self.position)
@@ -777,15 +948,13 @@ class RecordReader:
                 continue
             if not walk.is_at_end:
                 with shared._lock:  # noqa: SLF001
-                    walk.is_at_end = True
-                    walk.ends += 1
-                    for reader in walk.waiting:
-                        if reader.waits_for_end:
-                            reader.woken.notify()
+                    walk.end()
+            if shared._stand_in(walk, self, at_end=True):  # noqa: SLF001
+                continue
             left_s = deadline - time.monotonic()
             if left_s <= 0 or called():
                 return False
-            store.wait(lsn, left_s, called)
+            store.wait(lsn, min(left_s, walk.stand_in_in_s()), called)
 
     def _end(self, walk: _Walk, failure: SpillwayError | None) -> None:
         """Have nobody join *walk* any more; its readers get *failure*, or walk for themselves
