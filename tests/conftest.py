@@ -54,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--screenshots", action="store_true", help="write the pictures in docs/images anew"
     )
     parser.addoption(
+        "--accept-pictures",
+        action="store_true",
+        help="take the pictures of pages that differ as the ones to compare the next with",
+    )
+    parser.addoption(
         "--share",
         default="",
         help="of the long tier only this share: 3/7, or today (tests/harness/tiers.py)",

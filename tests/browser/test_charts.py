@@ -35,26 +35,26 @@ def test_a_locale_that_intl_refuses(slot: str, service: Service, browser: Browse
             "configurable: true});"
         )
         page.goto(f"/ui/slots/{slot}")
-        expect(page.locator(PLOTS)).to_have_count(2, timeout=60_000)
+        expect(page.locator(PLOTS)).to_have_count(3, timeout=60_000)
         assert page.evaluate("navigator.language") == "en-US"
         assert not wrong
 
 
 def test_neighbours_show_one_range(slot: str, page: Page) -> None:
     page.goto(f"/ui/slots/{slot}")
-    expect(page.locator(PLOTS)).to_have_count(2)
+    expect(page.locator(PLOTS)).to_have_count(3)
     expect(page.get_by_role("radio", name="The last 15 minutes")).to_be_checked()
     for value, name in (("7d", "7 days"), ("12h", "12 hours")):
         with page.expect_response(f"**/ui/past/slot/{slot}?range={value}"):
             page.get_by_role("radio", name=f"The last {name}").check(force=True)
         # What was seen since the slot was made, and is not stored yet, is there.
-        expect(page.locator(PLOTS)).to_have_count(2)
+        expect(page.locator(PLOTS)).to_have_count(3)
         expect(page).to_have_url(f"/ui/slots/{slot}?range={value}")
     # A cursor over one chart reads both.
     page.locator(".charts .u-over").first.hover(position={"x": 300, "y": 60})
     page.locator(".charts .u-over").first.hover(position={"x": 390, "y": 60})
     readings = page.locator(".charts .u-cursor-x:not(.u-off)")
-    expect(readings).to_have_count(2)
+    expect(readings).to_have_count(3)
     expect(page.locator(".chart .reading").first).to_contain_text("not known at")
     # The address has the range, for whoever gets it.
     page.reload()
@@ -67,7 +67,7 @@ def test_what_happened_stands_on_the_axis(slot: str, service: Service, page: Pag
         "POST", f"/slots/{slot}/advance", json={"upto_lsn": service.slot(slot)["decoded_lsn"]}
     )
     page.goto(f"/ui/slots/{slot}?range=24h")
-    expect(page.locator(PLOTS)).to_have_count(2)
+    expect(page.locator(PLOTS)).to_have_count(3)
     page.get_by_text("happened in this time").click()
     marks = page.locator(".marks li")
     expect(marks.filter(has_text=f"Slot {slot} was advanced")).not_to_have_count(0)

@@ -77,17 +77,25 @@ def test_at_work(
     expect(tiles.filter(has_text="WAL pinned on primaries").locator("dd").first).to_contain_text(
         "B"
     )
-    picture(page, "overview")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    shown = {"x": 0, "y": 0, "width": 1440, "height": 340}
+    picture(page, "overview", clip=shown)
     page.emulate_media(color_scheme="dark")
-    picture(page, "overview-dark")
+    picture(page, "overview-dark", clip=shown)
     page.emulate_media(color_scheme="light")
+    page.goto("/ui/slots?sort=-lag")
+    expect(page.locator("#list tbody tr")).to_have_count(3)
+    page.get_by_label("Tick search").check()
+    picture(page, "slots", clip={"x": 0, "y": 0, "width": 1440, "height": 420})
 
     page.goto("/ui/slots/lake")
     page.get_by_role("button", name="Peek").click()
     expect(page.locator("#changes tbody tr").first).to_be_visible()
     expect(page.locator("canvas").first).to_be_visible()
+    page.evaluate("scrollTo(0, 0)")
     picture(page, "slot")
     page.set_viewport_size({"width": 390, "height": 844})
+    page.evaluate("scrollTo(0, 0)")
     picture(page, "slot-phone")
     page.set_viewport_size({"width": 1280, "height": 860})
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
-BEGAN = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+#: so that what is told in days reads the same while a test runs
+BEGAN = datetime.now(UTC) - timedelta(days=4, minutes=30)
 END = Lsn.parse("1A/4C80F2A8")
 
 
@@ -77,7 +78,13 @@ def _session(database: str, decoded: int, **more: Any) -> DatabaseSession:
         "consistent",
         Lsn(decoded),
         Lsn(decoded - 40 * MB),
-        **{"state": "running", "since": BEGAN, "current": True, **more},
+        **{
+            "state": "running",
+            "since": BEGAN,
+            "current": True,
+            "log_start_lsn": Lsn(decoded - 5 * GB),
+            **more,
+        },
     )
 
 

@@ -10,6 +10,8 @@ application    the ASGI application, its routes, what runs beside it
 access         sessions, CSRF, headers: what stands before every page
 live           server-sent events
 rendering      templates and how values are written (``formats``)
-*_pages        routes: overview, sources, slots, and the forms that make them
+*_pages        routes: overview, lists, sources, slots, and the forms that make them
+flow           the overview's rows; ``listing`` is what a list is, ``palette`` what Ctrl-K finds
+static         scripts and sheets: ``tokens.css`` has every size and colour
 ============== ===================================================================================
 """

@@ -8,13 +8,13 @@ before it. What is shown is somebody's data: it is only ever put into templates,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from spillway.admin.forms import moment_of
 from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest, SpillwayError
 from spillway.pg.lsn import Lsn
@@ -176,8 +176,8 @@ def question(asked: Mapping[str, str], after: str) -> ChangeQuery:
         key=key,
         operations=frozenset({asked["op"]} - {""}),
         xid=int(asked["xid"]) if asked["xid"] else None,
-        since=_moment(asked["since"]),
-        until=_moment(asked["until"]),
+        since=moment_of(asked["since"]),
+        until=moment_of(asked["until"]),
         from_lsn=Lsn.parse(asked["from_lsn"]) if asked["from_lsn"] else None,
         upto_lsn=Lsn.parse(asked["upto_lsn"]) if asked["upto_lsn"] else None,
         newest_first=asked["order"] != "oldest",
@@ -189,18 +189,6 @@ def question(asked: Mapping[str, str], after: str) -> ChangeQuery:
 def address(query: Mapping[str, Any]) -> str:
     """Return the page's address for a question."""
     return "/ui/changes?" + urlencode({name: value for name, value in query.items() if value})
-
-
-def _moment(text: str) -> datetime | None:
-    if not text:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest(
-            f"{text!r} is no time.", hint="Write 2026-11-22 10:00, in UTC."
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def cut(text: str | None) -> str:

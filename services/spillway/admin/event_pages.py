@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from starlette.routing import Route
 
+from spillway.admin.forms import moment_of
 from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest, SpillwayError
 
@@ -88,7 +88,7 @@ class EventPages(PageGroup):
         return await self._alerts.events(
             _LIMIT + 1,
             before=int(before) if before else None,
-            since=_moment(asked["since"]),
+            since=moment_of(asked["since"]),
             search=asked["search"] or None,
             **{name: asked[name] or None for name in where},
         )
@@ -98,15 +98,3 @@ def address(query: Mapping[str, str]) -> str:
     """Return the page's address for a question."""
     found = {name: value for name, value in query.items() if value}
     return "/ui/events" + ("?" + urlencode(found) if found else "")
-
-
-def _moment(text: str) -> datetime | None:
-    if not text:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest(
-            f"{text!r} is no time.", hint="Write 2026-11-22 10:00, in UTC."
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -69,10 +69,15 @@ class Reader:
         return f"/ui/{kind}/{self.name}"
 
     @property
-    def order(self) -> tuple[int, float, str]:
-        """The worst first, then who lags most."""
+    def weight(self) -> tuple[int, float, str]:
+        """Who is shown where not all can be: the worst, then who lags most."""
         lag = self.slot.lag_bytes
         return _ORDER[self.severity], -1.0 if lag is None else -float(lag), self.name
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Where it stands: the worst first, and no row moves because lags do."""
+        return _ORDER[self.severity], self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +135,7 @@ def flows_of(view: View) -> Flows:
             "bad" if "bad" in found else "warn" if found else None,
         )
         readers.setdefault(slot.info.source, []).append(reader)
-    flows = [
-        _flow(source, sorted(readers[source.info.name], key=lambda one: one.order), view.findings)
-        for source in view.sources
-    ]
+    flows = [_flow(source, readers[source.info.name], view.findings) for source in view.sources]
     flows.sort(key=lambda flow: _ORDER[flow.severity])
     shown = flows[:SOURCES_SHOWN]
     lines = max(_LINES_MIN, _LINES // max(1, len(shown)))
@@ -165,7 +167,7 @@ def _flow(source: SourceView, readers: Sequence[Reader], findings: Sequence[Find
         )
         for session in info.sessions
     ]
-    lanes.sort(key=lambda lane: (_ORDER[lane.severity], -(lane.behind_bytes or 0)))
+    lanes.sort(key=lambda lane: (_ORDER[lane.severity], lane.session.database))
     return Flow(source, tuple(lanes), 0, tuple(readers), 0, marks)
 
 
@@ -175,7 +177,9 @@ def _mark(marks: dict[str, str], where: str, severity: str) -> None:
 
 
 def _cut(flow: Flow, lines: int) -> Flow:
-    lanes, readers = flow.lanes[: min(lines, _LANES)], flow.readers[:lines]
+    lanes = flow.lanes[: min(lines, _LANES)]
+    heaviest = sorted(flow.readers, key=lambda one: one.weight)[:lines]
+    readers = tuple(sorted(heaviest, key=lambda one: one.order))
     return Flow(
         flow.source,
         lanes,

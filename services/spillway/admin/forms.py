@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import RedirectResponse, Response
@@ -156,6 +157,23 @@ def databases_of(view: View, source: str) -> dict[str, Any]:
     found = view.source(source)
     sessions = found.info.sessions if found else ()
     return {"sessions": sessions, "database": sessions[0].database if sessions else ""}
+
+
+def moment_of(text: str) -> datetime | None:
+    """Read a time; without a zone it is in UTC. None when none was written.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"{text!r} is no time.", hint="Write 2026-11-22 10:00, in UTC."
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def done(request: Request, target: str) -> Response:

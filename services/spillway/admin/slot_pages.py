@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from spillway.admin.changes import OPERATIONS, Filter, rows_of
-from spillway.admin.forms import Form, confirm_name, databases_of, done
+from spillway.admin.forms import Form, confirm_name, databases_of, done, moment_of
 from spillway.admin.live import changed_regions, event
 from spillway.admin.page_group import PageGroup
+from spillway.admin.position_bar import PositionBar, position_bar
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSlot
 from spillway.pg.lsn import Lsn
-from spillway.service.model import SlotSpec
+from spillway.service.model import ChangeQuery, SlotSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.requests import Request
 
-    from spillway.service.model import SlotStats
+    from spillway.service.model import Position, SlotInfo, SlotStats
+    from spillway.watch.sampler import View
     from spillway.watch.views import SlotView
 
 #: what a page of changes looks at
@@ -29,6 +32,8 @@ _PEEKED_CHANGES: Final = 200
 #: what the tail takes at a time; the page keeps as many rows
 _TAIL_CHANGES: Final = 200
 _TAIL_POLL_S: Final = 0.5
+#: how long a position is looked for
+_LOOK_S: Final = 20.0
 #: of a number in an address
 _DIGITS_MAX: Final = 16
 
@@ -59,6 +64,7 @@ class SlotPages(PageGroup):
             Route(f"{slot}/changes", self._changes),
             Route(f"{slot}/tail", self._tail),
             Route(f"{slot}/advance", self._advance, methods=["POST"]),
+            Route(f"{slot}/rewind", self._find_position, methods=["GET"]),
             Route(f"{slot}/rewind", self._rewind, methods=["POST"]),
             Route(f"{slot}/alter", self._alter, methods=["POST"]),
             Route(f"{slot}/copy", self._copy, methods=["POST"]),
@@ -97,7 +103,14 @@ class SlotPages(PageGroup):
             values = self._values(slot, stats)
             return {
                 region: self._pages.text(f"slot/{region}.html", **values)
-                for region in ("state", "figures", "attributes", "counts")
+                for region in (
+                    "state",
+                    "problems",
+                    "consumer",
+                    "position",
+                    "attributes",
+                    "counts",
+                )
             }
 
         return self._streams.respond(changed_regions(render, self._sampler.next_look))
@@ -118,6 +131,7 @@ class SlotPages(PageGroup):
             "slot": slot,
             "stats": stats,
             "findings": [finding for finding in view.findings if finding.link == link],
+            "bar": _bar(view, slot.info),
         }
 
     # -- changes ------------------------------------------------------------------------------
@@ -234,6 +248,40 @@ class SlotPages(PageGroup):
         await self._engine.advance(name, upto)
         return await self._shown(request, "advanced")
 
+    async def _find_position(self, request: Request) -> Response:
+        """Find what was changed first at or after a time: where a slot goes back to."""
+        name = request.path_params["name"]
+        slot = await self._engine.get_slot(name)
+        since = moment_of(request.query_params.get("before", "").strip())
+        if since is None:
+            raise InvalidRequest("A time is missing.", hint="Say when, to the second if you know.")
+        after: Position | None = None
+        deadline = time.monotonic() + _LOOK_S
+        while True:
+            page = await self._engine.find_changes(
+                slot.source, slot.database, ChangeQuery(since=since, limit=1, after=after)
+            )
+            after = page.following
+            if page.changes or after is None or time.monotonic() > deadline:
+                break
+        change = page.changes[0] if page.changes else None
+        again = None
+        if change is not None and slot.confirmed_flush_lsn is not None:
+            again = int(slot.confirmed_flush_lsn) - int(change.commit_lsn)
+        return HTMLResponse(
+            self._pages.text(
+                "slot/rewind.html",
+                csrf=request.state.csrf,
+                name=name,
+                change=change,
+                again_bytes=again if again is not None and again > 0 else None,
+                forward_bytes=0 if again is None else max(0, -again),
+                began_earlier=page.began_earlier,
+                retained_from=page.retained_from,
+                looked_upto=page.looked_upto_lsn if after is not None else None,
+            )
+        )
+
     async def _rewind(self, request: Request) -> Response:
         name, form = request.path_params["name"], Form(request)
         await self._engine.rewind(name, form.needed_lsn("lsn"))
@@ -264,6 +312,14 @@ class SlotPages(PageGroup):
     async def _shown(self, request: Request, note: str) -> Response:
         await self._sampler.look()
         return done(request, f"/ui/slots/{request.path_params['name']}?note={note}")
+
+
+def _bar(view: View, info: SlotInfo) -> PositionBar:
+    source = view.source(info.source)
+    sessions = source.info.sessions if source is not None else ()
+    kept = next((s.log_start_lsn for s in sessions if s.database == info.database), None)
+    sent = info.consumer.sent_lsn if info.consumer is not None else None
+    return position_bar(kept, info.confirmed_flush_lsn, sent, info.decoded_lsn)
 
 
 def _filter(request: Request) -> Filter:

@@ -56,6 +56,8 @@ class DatabaseSession:
     log_verified_at: float | None = None
     #: the database's, by PostgreSQL's name; None: not known
     encoding: str | None = None
+    #: where its transaction log begins: slots can be taken back to there; None: not known
+    log_start_lsn: Lsn | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -426,6 +426,7 @@ class Session:
             current=self.signs.is_current(self._store.received_lsn - decoded),
             log_damaged=self._log.is_damaged,
             log_verified_at=self._verification.all_verified_at(),
+            log_start_lsn=Lsn(self.log_start_lsn) if self.log_start_lsn else None,
             encoding=self._server_encoding,
         )
 

@@ -43,6 +43,9 @@
     }
   };
   localise(document);
+  // On a phone the nouns are scrolled to where one is.
+  const current = document.querySelector(".bar nav [aria-current]");
+  if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 80;
   document.body.addEventListener("htmx:afterSwap", (event) => localise(event.detail.target));
   const zone = document.getElementById("zone");
   if (zone) zone.textContent = `Times are those of ${Intl.DateTimeFormat().resolvedOptions().timeZone}; UTC on hover`;
@@ -119,6 +122,26 @@
       open();
     });
   }
+
+  // -- times that are typed: the reader's zone, told in UTC -------------------------------------
+  document.body.addEventListener("htmx:configRequest", (event) => {
+    for (const field of event.detail.elt.querySelectorAll("input[type=datetime-local]")) {
+      const at = new Date(field.value);
+      if (!Number.isNaN(at.getTime())) event.detail.parameters[field.name] = at.toISOString();
+    }
+  });
+
+  // -- what opens over the page closes by Escape, and by a click beside it ------------------------
+  const closeOthers = (kept) => {
+    for (const one of document.querySelectorAll("details.drop-down[open]")) if (one !== kept) one.open = false;
+  };
+  document.addEventListener("click", (event) => closeOthers(event.target.closest("details.drop-down")));
+  document.addEventListener("keydown", (event) => {
+    const one = event.key === "Escape" && event.target.closest("details.drop-down[open]");
+    if (!one) return;
+    one.open = false;
+    one.querySelector("summary").focus();
+  });
 
   // -- lists: an address without what is not asked; what is ticked ------------------------------
   document.body.addEventListener("htmx:configRequest", (event) => {
@@ -219,13 +242,15 @@
   // -- what the address names is opened: /ui/slots/audit#rewind ---------------------------------
   const named = () => {
     const place = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (!place || place.tagName !== "DETAILS") return;
+    if (!place) return;
+    if (place.tagName !== "DETAILS") return place.focus();
     place.open = true;
     place.scrollIntoView({ block: "center" });
     (place.querySelector("input:not([type=hidden]), button, textarea") || place.querySelector("summary")).focus({ preventScroll: true });
   };
-  named();
-  addEventListener("hashchange", named);
+  // After the browser has gone there itself, which takes the focus away.
+  addEventListener("load", () => setTimeout(named));
+  addEventListener("hashchange", () => setTimeout(named));
 
   // -- forms -------------------------------------------------------------------------------
   const options = document.getElementById("f-options");

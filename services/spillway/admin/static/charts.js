@@ -99,19 +99,22 @@
     return near.length ? near.map((mark) => mark.title).join("; ") : "";
   };
 
+  // Charts that stand one over another have one axis of time, under the last.
+  const height = (place) => Number(place.dataset.height);
   const make = (place, data) => {
     const { write, steps, least } = KINDS[place.dataset.kind];
     const axis = () => ({ stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" });
     const plot = new uPlot(
       {
         width: place.clientWidth,
-        height: 180,
+        height: height(place),
+        padding: [8, 14, 0, 0],
         legend: { show: false },
         cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, sync: { key: "page" } },
         // The range, and not the data's: a series that began just now stands at the right.
         scales: { x: { time: true, range: () => [end - RANGES[range].seconds, end] }, y: { range: (_, __, top) => [0, Math.max((top || 0) * 1.1, least)] } },
         axes: [
-          { ...axis(), size: 34, space: 80, values: [[DAY, "{D} {MMM}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, "{D} {MMM}", null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+          { ...axis(), ...("withoutTimes" in place.dataset ? { size: 6, font: "1px sans-serif", stroke: "transparent" } : { size: 34 }), space: 80, values: [[DAY, "{D} {MMM}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, "{D} {MMM}", null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
           { ...axis(), size: 72, space: 40, incrs: steps, values: (_, ticks) => ticks.map(write) },
         ],
         series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: true, size: 4, filter: alone } }],
@@ -143,7 +146,7 @@
     reading.className = "reading faint";
     place.parentElement.querySelector("figcaption").append(reading);
     const chart = { place, plot: null };
-    new ResizeObserver(() => chart.plot && chart.plot.setSize({ width: place.clientWidth, height: 180 })).observe(place);
+    new ResizeObserver(() => chart.plot && chart.plot.setSize({ width: place.clientWidth, height: height(place) })).observe(place);
     charts.push(chart);
   }
   const clear = () => {

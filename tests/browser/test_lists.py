@@ -1,0 +1,218 @@
+"""Lists, Ctrl-K and the overview, on an installation that is always the same."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from harness.browser import check_axe
+from harness.shown_installation import MB, ShownEngine, fill, shown
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Page
+
+    from harness.fake_service import FakeService
+
+    from .conftest import Visit
+
+
+@pytest.fixture
+def installation() -> Iterator[FakeService]:
+    with shown() as service:
+        fill(service)
+        yield service
+
+
+@pytest.fixture
+def here(installation: FakeService, visit: Callable[..., Visit]) -> Page:
+    size = {"width": 1440, "height": 900}
+    return visit(f"http://127.0.0.1:{installation.http_port}", viewport=size).page
+
+
+def rows(page: Page) -> list[str]:
+    return page.locator("#list tbody th").all_inner_texts()
+
+
+def test_a_list_is_what_its_address_says(here: Page) -> None:
+    here.goto("/ui/slots")
+    expect(here.locator("#live")).to_have_text("live")
+    here.get_by_placeholder("Search slots").fill("shop")
+    expect(here.locator("#list tbody tr")).to_have_count(6)
+    here.get_by_role("link", name="Lag", exact=True).click()
+    expect(here.get_by_role("columnheader", name="Lag", exact=True)).to_have_attribute(
+        "aria-sort", "descending"
+    )
+    expect(here.locator("#list tbody th").first).to_have_text("audit")
+    here.get_by_role("link", name=re.compile("^active")).click()
+    expect(here.locator("#list tbody tr")).to_have_count(5)
+    expect(here).to_have_url(re.compile(r"/ui/slots\?q=shop&state=active&sort=-lag$"))
+    shown_rows = rows(here)
+    # Handed on, it is the same list.
+    here.goto(here.url)
+    assert rows(here) == shown_rows
+    assert shown_rows[0] == "warehouse"
+    expect(here.get_by_placeholder("Search slots")).to_have_value("shop")
+    # Where nothing fits there is a way back.
+    here.get_by_placeholder("Search slots").fill("no such slot")
+    here.get_by_role("link", name="Show all").click()
+    expect(here.locator("#list tbody tr")).to_have_count(8)
+
+
+def test_a_list_follows_and_keeps_what_is_ticked(installation: FakeService, here: Page) -> None:
+    here.goto("/ui/slots?q=search")
+    expect(here.locator("#live")).to_have_text("live")
+    here.get_by_label("Tick search").check()
+    expect(here.get_by_text("1 ticked")).to_be_visible()
+    engine = installation.engine
+    confirmed = Lsn(int(engine.slots["search"].confirmed_flush_lsn or 0) - 5 * MB)
+    engine.change_slot("search", confirmed_flush_lsn=confirmed)
+    expect(here.locator("#list tbody tr")).to_contain_text("5.05 MB")
+    expect(here.locator("#list tbody tr")).to_have_count(1)
+    expect(here.get_by_label("Tick search")).to_be_checked()
+    expect(here.get_by_text("1 ticked")).to_be_visible()
+
+
+def test_bulk_asks_first(installation: FakeService, here: Page) -> None:
+    here.goto("/ui/slots")
+    drop = here.locator("#bulk").get_by_role("button", name="Drop")
+    expect(drop).to_be_disabled()
+    for name in ("audit", "ledger", "search"):
+        here.get_by_label(f"Tick {name}").check()
+    drop.click()
+    ask = here.locator(".bulk-ask")
+    expect(ask).to_contain_text("Drop: 3 slots")
+    check_axe(here, "a bulk action asks")
+    ask.get_by_label("Type “drop 3” to go on").fill("drop")
+    ask.get_by_role("button", name="Drop").click()
+    expect(here.get_by_role("alert")).to_contain_text("nothing was done")
+    assert len(installation.engine.slots) == 8
+    ask.get_by_label("Type “drop 3” to go on").fill("drop 3")
+    ask.get_by_role("button", name="Drop").click()
+    # One that can't be says why, and the others are done.
+    done = here.locator(".bulk-done")
+    expect(done).to_contain_text("2 of 3 done")
+    expect(done.locator(".outcome li")).to_contain_text("search")
+    expect(here.locator("#list tbody tr")).to_have_count(6)
+    assert "search" in installation.engine.slots
+
+    here.goto("/ui/subscriptions")
+    here.get_by_label("Tick all").check()
+    here.locator("#bulk").get_by_role("button", name="Disable").click()
+    here.locator(".bulk-ask").get_by_role("button", name="Disable").click()
+    expect(here.locator(".bulk-done")).to_contain_text("2 of 2 done")
+    assert {one.state for one in installation.subscriptions.subscriptions.values()} == {"paused"}
+
+
+def test_consumers(here: Page) -> None:
+    here.goto("/")
+    here.get_by_role("link", name="Consumers").click()
+    row = here.locator("tr", has=here.get_by_role("link", name="search"))
+    expect(row).to_contain_text("debezium-search")
+    expect(row).to_contain_text("10.4.2.17:51034")
+    here.get_by_role("link", name=re.compile("^gRPC")).click()
+    expect(here.locator("#list tbody tr")).to_have_count(3)
+    expect(here).to_have_url(re.compile(r"/ui/consumers\?state=gRPC$"))
+
+
+def test_ctrl_k_by_keyboard_alone(here: Page) -> None:
+    def go(text: str, downs: int = 0) -> None:
+        here.keyboard.press("Control+k")
+        expect(here.locator("#palette")).to_be_visible()
+        here.keyboard.type(text)
+        if downs:
+            expect(here.locator("#palette-list [role=option]").nth(downs)).to_be_visible()
+        for _ in range(downs):
+            here.keyboard.press("ArrowDown")
+        here.keyboard.press("Enter")
+
+    here.goto("/")
+    here.keyboard.press("Control+k")
+    expect(here.get_by_role("option").first).to_contain_text("Overview")
+    check_axe(here, "where to")
+    here.keyboard.press("Escape")
+    expect(here.locator("#palette")).to_be_hidden()
+    go("audit")
+    expect(here.get_by_role("heading", level=1, name="audit")).to_be_visible()
+    go("order_items")
+    expect(here.get_by_label("Table", exact=True)).to_have_value("public.order_items")
+    go("consum")
+    expect(here.get_by_role("heading", level=1, name="Consumers")).to_be_visible()
+    go("warehouse")
+    expect(here).to_have_url(re.compile("/ui/(slots|subscriptions)/warehouse$"))
+    go("legacy")
+    expect(here.get_by_role("heading", level=1, name="legacy")).to_be_visible()
+    go("rewind search")
+    expect(here.get_by_label("To before what was committed at")).to_be_focused()
+    expect(here.locator("body")).to_have_css("color-scheme", "light")
+    go("light and dark")
+    expect(here.locator("body")).to_have_css("color-scheme", "dark")
+    here.keyboard.press("Control+k")
+    here.keyboard.type("nothing has this name")
+    expect(here.locator("#palette-said")).to_have_text("Nothing has that name.")
+
+
+def test_the_overview_is_one_screen(here: Page) -> None:
+    here.goto("/")
+    expect(here.locator(".flow")).to_have_count(3)
+    expect(here.locator(".finding").first).to_be_visible()
+    height = here.evaluate("document.documentElement.scrollHeight")
+    assert height <= 900, f"it is {height} px high"
+    # Where each is stuck, the worst first.
+    flows = here.locator(".flow")
+    expect(flows.nth(0).locator(".step.bad")).to_contain_text("Received")
+    expect(flows.nth(0).locator(".here")).to_have_text("stuck here")
+    expect(here.get_by_label("Source billing").locator(".step.warn")).to_contain_text("Decoded")
+    expect(here.get_by_label("Source shop").locator(".step.warn")).to_contain_text("audit")
+    # What is not known is no 0.
+    unknown = here.locator("tr", has=here.get_by_role("link", name="ledger"))
+    expect(unknown.locator(".unknown")).to_have_count(2)
+
+
+def test_nothing_jumps_while_it_is_live(installation: FakeService, here: Page) -> None:
+    engine = installation.engine
+    assert isinstance(engine, ShownEngine)
+    here.add_init_script(
+        "window.shifted = 0; new PerformanceObserver((list) => { for (const one of "
+        "list.getEntries()) if (!one.hadRecentInput) window.shifted += one.value; })"
+        ".observe({type: 'layout-shift', buffered: true})"
+    )
+    look = "new Promise((seen) => document.addEventListener('spillway:look', () => seen(true)))"
+    for path in ("/", "/ui/slots", "/ui/slots/search"):
+        here.goto(path)
+        here.wait_for_function(look)
+        here.evaluate("window.shifted = 0")
+        for lag in (7, 123_456_789, 900):
+            confirmed = Lsn(int(engine.slots["search"].decoded_lsn or 0) - lag)
+            engine.change_slot("search", confirmed_flush_lsn=confirmed)
+            engine.lags["search"] = lag / 1e6
+            here.wait_for_function(look)
+        shifted = here.evaluate("window.shifted")
+        assert shifted < 0.002, f"{path} moved by {shifted}"
+
+
+def test_times_are_the_readers(installation: FakeService, visit: Callable[..., Visit]) -> None:
+    base = f"http://127.0.0.1:{installation.http_port}"
+    page = visit(base, timezone_id="America/New_York").page
+    page.goto("/ui/consumers")
+    time = page.locator("tbody time.when").first
+    utc = time.get_attribute("title")
+    assert utc is not None
+    assert utc.endswith(" UTC")
+    local = page.evaluate(
+        "(utc) => new Date(utc.replace(' UTC', 'Z').replace(' ', 'T'))"
+        ".toLocaleString('sv', {timeZone: 'America/New_York'})",
+        utc,
+    )
+    expect(time).to_have_text(local)
+    # And stays so while the page follows.
+    look = "new Promise((seen) => document.addEventListener('spillway:look', () => seen(true)))"
+    page.wait_for_function(look)
+    page.wait_for_function(look)
+    expect(time).to_have_text(local)
+    expect(page.locator("#zone")).to_contain_text("America/New_York")
