@@ -84,6 +84,7 @@ LONG_ALONE: Final = {
         "integration/apply/test_checklist_more.py::test_010_two_subscriptions_of_one_table",
         "integration/apply/test_checklist_more.py::test_026_029_an_error_disables_counts_and_is_skipped",
         "integration/apply/test_checklist_more.py::test_030_origins_are_left_out_on_every_major",
+        "integration/apply/test_modest_role.py::test_rows_arrive",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
         "integration/apply/test_random_workload.py::test_both_sides_write_and_agree",

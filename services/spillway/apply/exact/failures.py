@@ -11,6 +11,9 @@ from spillway.apply.changes import UNCHANGED
 from spillway.apply.conflicts.kinds import ALLOWED, Resolution
 from spillway.errors import ApplyConflict, TargetRowRefused
 from spillway.pg.lsn import Lsn
+from spillway.receiver.connect_errors import quote_identifier
+
+_FOREIGN_KEY_VIOLATION = "23503"
 
 if TYPE_CHECKING:
     import psycopg
@@ -56,11 +59,21 @@ def row_refused(
     if diagnosis.message_detail:
         said += f" ({diagnosis.message_detail})"
     key = _key(table, change)
+    waits = ""
+    if error.sqlstate == _FOREIGN_KEY_VIOLATION and diagnosis.constraint_name:
+        names = [
+            quote_identifier(str(one))
+            for one in (diagnosis.schema_name, diagnosis.table_name, diagnosis.constraint_name)
+        ]
+        waits = (
+            "Let the foreign key wait for the end of the source's transaction, on the target: "
+            f"ALTER TABLE {names[0]}.{names[1]} ALTER CONSTRAINT {names[2]} DEFERRABLE; "
+        )
     return TargetRowRefused(
         f"the target refuses a row of {name}{f', {key}' if key else ''}: {said} (SQLSTATE "
         f"{error.sqlstate}); change {number} of transaction {head.xid}, which commits at {lsn} on "
         "the source",
-        hint="Mend what refuses it on the target, and it goes on by itself. "
+        hint=f"{waits}Mend what refuses it on the target, and it goes on by itself. "
         f"{_remedies(subscription, head)}",
         table=name,
         key=key,

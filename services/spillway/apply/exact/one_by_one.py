@@ -51,6 +51,13 @@ if TYPE_CHECKING:
 #: Somebody else may write a row of the same key again and again; then it is an error.
 _ATTEMPTS: Final = 5
 _UNIQUE_VIOLATION: Final = "23505"
+_FOREIGN_KEY_VIOLATION: Final = "23503"
+#: Those that may wait for the end of the transaction do. A worker of PostgreSQL has none of them.
+_DEFER: Final = b"""DO $$ BEGIN EXECUTE (
+SELECT coalesce('SET CONSTRAINTS ' || pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I',
+           n.nspname, c.conname), ', ') || ' DEFERRED', 'SELECT')
+  FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace
+ WHERE c.contype = 'f' AND c.condeferrable); END $$"""
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -92,6 +99,7 @@ class OneByOne:
             psycopg.Error: any other error of the target.
         """
         one = _Writing(self, rows, change, number, head)
+        has_deferred = False
         raw(self.connection, b"SAVEPOINT spillway_row")
         for attempt in range(1, _ATTEMPTS + 1):
             one.met = []
@@ -107,8 +115,14 @@ class OneByOne:
             except (psycopg.DataError, psycopg.IntegrityError) as error:
                 self._take_back()
                 state = error.sqlstate or ""
-                if state == _UNIQUE_VIOLATION and attempt < _ATTEMPTS:
+                again = attempt < _ATTEMPTS
+                if state == _UNIQUE_VIOLATION and again:
                     continue
+                if state == _FOREIGN_KEY_VIOLATION and again and not has_deferred:
+                    # What the source's statement did at once comes row by row.
+                    has_deferred = True
+                    if self._defers_foreign_keys():
+                        continue
                 if not self.has_dead_letters:
                     raise row_refused(
                         error, rows.statements.table, change, number, head, self.subscription
@@ -118,6 +132,15 @@ class OneByOne:
                 self.met += one.met
             break
         raw(self.connection, b"RELEASE SAVEPOINT spillway_row")
+
+    def _defers_foreign_keys(self) -> bool:
+        """Have foreign keys wait that may; False where the server does not let this be said."""
+        try:
+            raw(self.connection, _DEFER)
+        except psycopg.Error:
+            self._take_back()
+            return False
+        return True
 
     def _take_back(self) -> None:
         raw(self.connection, b"ROLLBACK TO SAVEPOINT spillway_row")
