@@ -141,6 +141,7 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_while_a_table_is_copied",
         "integration/walsender/test_create_subscription.py::test_while_the_source_is_down",
         "integration/apply/test_schema_changes.py::test_a_schema_that_is_renamed",
+        "integration/apply/test_schema_changes.py::test_names_and_values_that_need_quotes",
     },
     "the first tier goes the same way elsewhere: both directions of a "
     "move are in apply/test_subscription_postgres; a subscription keeps a lake in "

@@ -222,6 +222,40 @@ def test_under_other_names_on_the_target(pair: _Pair) -> None:
 
 
 @pytest.mark.long
+def test_names_and_values_that_need_quotes(pair: _Pair) -> None:
+    pair.both(
+        """CREATE TABLE "We""ird %s ü" (id int PRIMARY KEY, "a b" varchar(3), "%" int);
+        CREATE TABLE "P'art" (id int, "k""ey" text, PRIMARY KEY (id, "k""ey"))
+            PARTITION BY LIST ("k""ey");
+        CREATE TABLE "P'art %d" PARTITION OF "P'art" FOR VALUES IN ('it''s', '%s')"""
+    )
+    pair.source.execute("""INSERT INTO "We""ird %s ü" VALUES (1, 'x', 1)""")
+    pair.create(on_schema_change="apply")
+    pair.transaction(
+        r"""ALTER TABLE "We""ird %s ü" ADD "x""y %s $1" text DEFAULT E'it''s %s "q" \\ $1'""",
+        """INSERT INTO "We""ird %s ü" (id) VALUES (2)""",
+        """ALTER TABLE "We""ird %s ü" RENAME "a b" TO "A'b%" """,
+        """ALTER TABLE "We""ird %s ü" ALTER "A'b%" TYPE text, DROP "%" """,
+        """INSERT INTO "We""ird %s ü" (id, "A'b%") VALUES (3, 'longer')""",
+        """ALTER TABLE "We""ird %s ü" ALTER "x""y %s $1" SET DEFAULT '%'""",
+        """ALTER TABLE "We""ird %s ü" RENAME TO "N""ew 'one'" """,
+        """INSERT INTO "N""ew 'one'" (id) VALUES (4)""",
+    )
+    pair.transaction(
+        r"""CREATE TABLE "P'art ""2" PARTITION OF "P'art" FOR VALUES IN ('"', '\', 'ü;--')""",
+        """ALTER TABLE "P'art" ADD "a'd""d" text DEFAULT '"%s'""",
+        r"""INSERT INTO "P'art" VALUES (1, 'it''s'), (2, 'ü;--'), (3, '\')""",
+    )
+    pair.catch_up()
+    wait_until(
+        "the new partition is copied",
+        lambda: pair.target.value("""SELECT count(*) FROM "P'art" """) == 3,
+        pair.told,
+    )
+    pair.check_equal(""" "N""ew 'one'" """, """ "P'art" """)
+
+
+@pytest.mark.long
 def test_a_schema_that_is_renamed(pair: _Pair) -> None:
     """Its tables go into a schema of that name, which is made."""
     pair.both("CREATE SCHEMA one; CREATE TABLE one.t (id int PRIMARY KEY)")
