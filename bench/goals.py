@@ -251,12 +251,21 @@ def _lake_tables(results: Results) -> list[Goal]:
 
 
 def _lake_updates(results: Results) -> list[Goal]:
-    figures = results.figures.get("lake_updates", {})
+    measured = results.figures.get("lake_updates", {})
+    return [
+        goal
+        for table_format, name in (("delta", "Delta"), ("iceberg", "Iceberg"))
+        for goal in _updates_of(name, measured.get(table_format, {}))
+    ]
+
+
+def _updates_of(name_of_format: str, figures: dict[str, Any]) -> list[Goal]:
     sizes = sorted(figures, key=int)
+    who = f"lake in {name_of_format}, by position"
     made = []
     for name, unit, limit in (("cpu_s", "CPU s", 1.0), ("mb", "MB", 10.0)):
         goal = (
-            f"lake, by position: {unit} of 1,000 updates grow ≤ {_CONSTANT:g} times from the "
+            f"{who}: {unit} of 1,000 updates grow ≤ {_CONSTANT:g} times from the "
             f"smallest to the largest table, ≤ {limit:g} {unit}"
         )
         if not sizes:
@@ -266,10 +275,8 @@ def _lake_updates(results: Results) -> list[Goal]:
         rows = f"{int(sizes[0]):,} and {int(sizes[-1]):,} rows"
         met = large <= limit and large <= _CONSTANT * small
         made.append(Goal(goal, f"{small:.3f} and {large:.3f} {unit} in {rows}", met))
-    goal = f"lake, by position: a batch of one row writes ≤ {_ONE_ROW_MB * 1000:g} kB"
-    goal_read = (
-        f"lake, by position: reading after maintenance ≤ {_READ:g} times a fresh table's time"
-    )
+    goal = f"{who}: a batch of one row writes ≤ {_ONE_ROW_MB * 1000:g} kB"
+    goal_read = f"{who}: reading after maintenance ≤ {_READ:g} times a fresh table's time"
     if not sizes:
         return [*made, Goal(goal, "", None), Goal(goal_read, "", None)]
     one = figures[sizes[-1]]["position"]["one_mb"]

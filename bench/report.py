@@ -354,15 +354,16 @@ def _lake_updates(results: Results) -> Iterator[str]:
     yield "## Random updates in a large table"
     yield ""
     yield (
-        "Batches of 1,000 random updates, and of one, in a Delta table: merging alone, CPU seconds "
-        "and megabytes written for a batch; and how long a query over the whole table takes, "
-        "written afresh, after the batches, and after a round of maintenance. `copy` writes files "
-        "anew, `position` marks rows in deletion vectors."
+        "Batches of 1,000 random updates, and of one, in a table: merging alone, CPU seconds and "
+        "megabytes written for a batch; and how long a query over the whole table takes, written "
+        "afresh, after the batches, and after a round of maintenance; Delta by delta-rs, Iceberg "
+        "by PyIceberg. `copy` writes files anew, `position` marks rows in deletion vectors or "
+        "position deletes."
     )
     yield ""
     rows = [
         (
-            f"{int(count):,} rows ({f['table_mb']:.0f} MB), {how}",
+            f"{table_format}, {int(count):,} rows ({f['table_mb']:.0f} MB), {how}",
             f"{f['first_cpu_s']:.2f}",
             f"{f['cpu_s']:.3f}",
             f"{f['mb']:.2f}",
@@ -372,7 +373,8 @@ def _lake_updates(results: Results) -> Iterator[str]:
             f"{f['after_s']:.2f}",
             f"{f['folded_s']:.2f}",
         )
-        for count, runs in figures.items()
+        for table_format, sizes in figures.items()
+        for count, runs in sizes.items()
         for how, f in runs.items()
     ]
     yield from _table(

@@ -13,15 +13,21 @@ import pytest
 
 from harness.lake_kills import LakeKills
 from harness.servers import cache_directory
+from harness.tiers import deep
 from spillway.lake import jars
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.long
-def test_the_three_that_keep_it(tmp_path: Path, fresh_cluster) -> None:
+@pytest.mark.parametrize(
+    ("table_format", "by_position"),
+    [deep("delta", False), deep("delta", True), deep("iceberg", True)],
+)
+def test_the_three_that_keep_it(
+    tmp_path: Path, fresh_cluster, table_format: str, by_position: bool
+) -> None:
     folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
     jars.resolve(folder)
-    run = LakeKills(tmp_path, fresh_cluster(18), folder, seed=2)
+    run = LakeKills(tmp_path, fresh_cluster(18), folder, 2, table_format, by_position=by_position)
     try:
         run.run(kills=3)
     finally:

@@ -14,9 +14,11 @@ table that is only inserted into.
 
     python -m harness.lake_kills --kills 100 --seed 1
     python -m harness.lake_kills --format parquet --kills 10 --option=--table --option=public.accounts
+    python -m harness.lake_kills --format iceberg --kills 10 --by-position
 
 Each option of ``lake run`` that is given goes to the job; what was killed when is printed as it
-happens.
+happens. By position means all of it: no table is small then, and files are folded every few
+batches.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httpx
 import psycopg
@@ -62,6 +64,16 @@ CREATE TABLE transfers (id bigserial PRIMARY KEY, source int, target int, amount
 CREATE TABLE log (line text, n float8);
 ALTER TABLE log REPLICA IDENTITY FULL;
 INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 200) FROM generate_series(1, 50) g;
+"""
+#: ``python -m spillway.cli`` in which no table is small.
+_BY_POSITION: Final = """
+import sys
+from spillway.cli.program import main
+from spillway.lake.tables import positions
+
+positions.SMALL_TABLE_BYTES = 0
+positions._SMALL_FILES_MAX = 4
+sys.exit(main())
 """
 #: A job that makes no batch for so long is stuck.
 _PROGRESS_TIMEOUT_S: Final = 900.0
@@ -209,6 +221,8 @@ class LakeKills:
         seed: int,
         table_format: str = "delta",
         options: Sequence[str] = (),
+        *,
+        by_position: bool = False,
     ) -> None:
         self._format = table_format
         self._random = random.Random(seed)
@@ -225,8 +239,7 @@ class LakeKills:
         self.writer = Writer(self.database, seed, self.path)
         command = [
             sys.executable,
-            "-m",
-            "spillway.cli",
+            *(("-c", _BY_POSITION) if by_position else ("-m", "spillway.cli")),
             "lake",
             "run",
             "--slot",
@@ -237,6 +250,8 @@ class LakeKills:
         command += ["--grpc", service.grpc_address, "--jars", str(jars), "--master", "local[2]"]
         self._command = [*command, "--driver-memory", "1g"]
         self._command += ["--format", table_format, *options]
+        self._merge: Literal["copy", "position"] = "position" if by_position else "copy"
+        self._command += ["--merge", self._merge] if by_position else []
         continuous = ["--trigger", "continuous", "--interval", "0.1"]
         self.job = Job([*self._command, *continuous], directory / "job.log")
         self.kills: Counter[str] = Counter()
@@ -324,6 +339,7 @@ class LakeKills:
                 self.path / "_spillway" / "checkpoint",
                 table_format=self._format,  # type: ignore[arg-type] # the job took it
                 grpc=service.grpc_address,
+                merge=self._merge,
                 until_lsn=Lsn.parse(end),
             )
             run_job(rest, spark=spark)
@@ -338,6 +354,9 @@ class LakeKills:
                 history = now.history(table)
                 twice = history.groupBy("_commit_lsn", "_seq").count().where("count > 1").count()
                 assert twice == 0, f"{twice} changes of {table} are in its history twice"
+            if self._merge == "position":
+                folder = self.path / "current" / "public.accounts"
+                assert any(folder.glob("**/*delet*")), "nothing was merged by position"
             written = self.database.value("SELECT count(*) FROM transfers")
             assert now.history("public.transfers").count() == written
         finally:
@@ -353,6 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--jars", type=Path, default=Path(os.environ.get("SPILLWAY_JARS", ".cache/jars"))
     )
     parser.add_argument("--format", default="delta")
+    parser.add_argument("--by-position", action="store_true", help="--merge position, always")
     parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
     chosen = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="spillway-kills-"))
@@ -360,7 +380,10 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     with Cluster(18) as cluster:
         print(f"seed {chosen.seed}, {chosen.format} {chosen.option}, in {directory}", flush=True)
-        run = LakeKills(directory, cluster, chosen.jars, chosen.seed, chosen.format, chosen.option)
+        run = LakeKills(
+            directory, cluster, chosen.jars, chosen.seed, chosen.format, chosen.option,
+            by_position=chosen.by_position,
+        )  # fmt: skip
         try:
             run.run(chosen.kills)
         finally:

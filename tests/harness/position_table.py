@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from spillway.lake.tables.delta.positions import Mark, PositionTable, Shape
+from spillway.lake.tables.delta.positions import DeltaPositionTable, Mark
 from spillway.lake.tables.plain_changes import LastChanges
+from spillway.lake.tables.positions import Shape
 from spillway.storage.place import ObjectPath, storage_options
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class PositionMerged:
 
     def open(self) -> None:
         """Begin with nothing in memory."""
-        self.table = PositionTable(self.path, self.index)
+        self.table = DeltaPositionTable(self.path, self.index)
 
     def delta(self) -> DeltaTable:
         """Return the table as delta-rs has it."""

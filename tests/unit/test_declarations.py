@@ -52,7 +52,7 @@ slot_columns.SLOT_COLUMNS += (
 )
 lake_options.LAKE_OPTIONS += (
     LakeOption(
-        "glow", "choice", "how bright it is.", format="delta", choices=("dim", "bright"),
+        "glow", "choice", "how bright it is.", formats=("delta",), choices=("dim", "bright"),
         form=FormField("Glow", "As it is written."),
     ),
     LakeOption("patience", "whole number", "How long it waits.", least=2, default=7),
@@ -279,7 +279,8 @@ def test_defaults_are_those_of_the_job() -> None:
 def test_good_values_are_good() -> None:
     """Those that the reference and the contract show."""
     for option in LAKE_OPTIONS:
-        target = {"kind": "lake", "path": "/l", "format": option.format or "delta"}
+        table_format, *_ = option.formats or ("delta",)
+        target = {"kind": "lake", "path": "/l", "format": table_format}
         target[option.name] = option.example
         assert LakeTarget().check(target) == target, option.name
 

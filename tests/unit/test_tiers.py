@@ -20,6 +20,7 @@ _TESTS: Final = Path(__file__).parents[1]
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
     "many runs of Spark; the first tier has unit/lake/test_merge_by_position, "
+    "unit/lake/test_iceberg_by_position, unit/lake/test_special_changes, "
     "unit/lake/test_direct_merge_rows, unit/lake/test_refused_values, unit/lake/test_poison, "
     "unit/lake/test_plain_appends, lake/test_materialize, "
     "lake/test_crash and what lake/test_schema_evolution sets aside": {
@@ -34,6 +35,7 @@ LONG_ALONE: Final = {
             "integration/lake/test_materialize.py::"
             "test_a_value_that_the_plugin_refuses_stops_its_table_alone"
         ),
+        "integration/lake/test_position_job.py::test_iceberg_over_a_jobs_life",
         "integration/lake/test_position_job.py::test_partitions",
         "integration/lake/test_position_job.py::test_spark_reads_and_merges_what_is_marked",
         "integration/lake/test_position_merge_in_spark.py::test_spark_reads_and_writes",

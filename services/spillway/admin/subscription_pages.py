@@ -349,7 +349,7 @@ def _new_lake(form: Form) -> dict[str, Any]:
     more: dict[str, Any] = {
         option.name: form.text(option.name)
         for option in form_options()
-        if option.format in ("", format_) and option.kind not in SEVERAL
+        if option.is_of(format_) and option.kind not in SEVERAL
     }
     return _lake(form, format_, more | form.job_options("job"))
 
@@ -370,11 +370,7 @@ def _lake(form: Form, format_: str, more: dict[str, Any]) -> dict[str, Any]:
 
 def _options_with_lines(format_: str) -> list[LakeOption]:
     """Return what a lake of that format has a line each for: of a table, or of a setting."""
-    return [
-        option
-        for option in form_options()
-        if option.kind in SEVERAL and option.format in ("", format_)
-    ]
+    return [option for option in form_options() if option.kind in SEVERAL and option.is_of(format_)]
 
 
 def _lines_of(option: LakeOption) -> str:

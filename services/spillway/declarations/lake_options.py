@@ -51,12 +51,12 @@ class LakeOption:
 
     name: str
     kind: Kind
-    #: what it is, for a target; of an option that one format has, behind that format's name
+    #: what it is, for a target; of an option that not all formats have, behind their names
     meaning: str
     #: the same for the commands, where that needs other words
     help: str = ""
-    #: the format that alone has it; "": all
-    format: str = ""
+    #: the formats that have it; empty: all
+    formats: tuple[str, ...] = ()
     #: what the job does without it, as its command line would have it; None: nothing is said
     default: str | float | None = None
     #: its option of ``spillway lake run``; "": made of its name
@@ -82,8 +82,12 @@ class LakeOption:
 
     @property
     def format_name(self) -> str:
-        """The format that alone has it, as a person writes it."""
-        return _FORMATS.get(self.format, "")
+        """The formats that have it, as a person writes them."""
+        return " and ".join(_FORMATS[each] for each in self.formats)
+
+    def is_of(self, table_format: str) -> bool:
+        """Say whether lakes in a format have it."""
+        return not self.formats or table_format in self.formats
 
     @property
     def description(self) -> str:
@@ -108,7 +112,7 @@ class LakeOption:
         return (("", "as ever"), *((value, value) for value in self.choices))
 
     def _of_format(self, text: str) -> str:
-        return f"{self.format_name}: {text}" if self.format else text
+        return f"{self.format_name}: {text}" if self.formats else text
 
 
 LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
@@ -118,7 +122,7 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "what of their commit's time histories are partitioned by.",
         help="partition the histories that are made by day, month or year of their commits; or "
         "none.",
-        format="delta",
+        formats=("delta",),
         choices=("day", "month", "year", "none"),
         example="day",
         metavar="UNIT",
@@ -144,7 +148,7 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "`lake_table_conflict`.",
         help="what a current table is partitioned by: columns, or day(column), month(column), "
         "year(column) of times; may be repeated.",
-        format="delta",
+        formats=("delta",),
         example={"public.orders": ["day(created_at)", "region"]},
         form=FormField(
             "Partition current tables",
@@ -162,7 +166,7 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "empty list: none. A table that is left out stays as it was.",
         help="columns by which maintenance brings a current table's rows together; may be "
         "repeated.",
-        format="delta",
+        formats=("delta",),
         example={"public.orders": ["customer_id"]},
         form=FormField(
             "Cluster current tables",
@@ -180,7 +184,7 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "it; one of the lake's own by default, which a bucket can't have.",
         help="the catalog for the tables, as PyIceberg's configuration on the job's machine names "
         "it; one of the lake's own unless given, which a lake on S3 can't have.",
-        format="iceberg",
+        formats=("iceberg",),
         example="prod",
         form=FormField(
             "Catalog",
@@ -193,7 +197,7 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "iceberg_prefix",
         "text",
         "before each namespace, in a catalog that has other tables, too.",
-        format="iceberg",
+        formats=("iceberg",),
         example="shop_",
         form=FormField(
             "Prefix of namespaces",
@@ -260,8 +264,9 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "merge",
         "choice",
         "how changes come into current tables that aren't small: copy writes the files anew that "
-        "have changed rows; position marks the rows in deletion vectors and appends the new ones.",
-        format="delta",
+        "have changed rows; position marks the rows, in deletion vectors or position deletes, and "
+        "appends the new ones.",
+        formats=("delta", "iceberg"),
         choices=("copy", "position"),
         default="copy",
         example="position",

@@ -169,10 +169,11 @@ def check_options(given: Mapping[str, Any]) -> None:
         if name not in given:
             continue
         insist(name, given[name], partial(_problem, option))
-        if option.format and given["format"] != option.format:
+        if not option.is_of(given["format"]):
             raise UnsupportedFeature(
-                f"{name} is of lakes in {option.format}, and this one is of {given['format']}",
-                hint=f'Leave {name} out, or give format "{option.format}".',
+                f"{name} is of lakes in {' and '.join(option.formats)}, and this one is of "
+                f"{given['format']}",
+                hint=f'Leave {name} out, or give format "{option.formats[0]}".',
                 field=f"target.{name}",
             )
 

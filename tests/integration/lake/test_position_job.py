@@ -11,14 +11,18 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from harness.arrow_slot import Table, delete, insert, truncate, update
+from harness.lake import Lake
 from spillway.lake.read import Lake as Reader
-from spillway.lake.tables import layout
-from spillway.lake.tables.delta import positions
+from spillway.lake.tables import layout, positions
+from spillway.lake.tables.delta import positions as delta_positions
 from spillway.lake.tables.formats import lake_tables
+from spillway.lake.tables.iceberg import snapshots
 from spillway.lake.tables.maintenance import Upkeep, maintain
 
 if TYPE_CHECKING:
-    from harness.lake import Lake
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
 _OURS, _SPARK = "spillway", "Apache-Spark"
@@ -51,7 +55,7 @@ def row(id_: int, name: str = "n") -> dict[str, Any]:
 def test_spark_reads_and_merges_what_is_marked(
     delta_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "_CHECKPOINT_INTERVAL", 3)
+    monkeypatch.setattr(delta_positions, "_CHECKPOINT_INTERVAL", 3)
     lake, name = delta_lake, "public.items"
     model = {i: row(i) for i in range(60)}
     lake.slot.commit(*(insert(ITEMS, **each) for each in model.values()))
@@ -81,20 +85,27 @@ def test_spark_reads_and_merges_what_is_marked(
     hint = (lake.path / "current" / name / "_delta_log" / "_last_checkpoint").read_text()
     assert json.loads(hint)["version"] > 1
 
-    # Spark's MERGE takes what has an unlogged value, and writes vectors, too; its files are found.
+    # A value that was not logged is read from the row's place.
     lake.slot.commit(
         update(ITEMS, {"id": 50, "name": "s", "body": None}, unchanged=("body",)),
         update(ITEMS, row(101, "s")),
     )
     model[50]["name"], model[101] = "s", row(101, "s")
     lake.run(merge="position")
+    assert operations(lake, name)[-1] == (_OURS, "MERGE")
+    check()
+    # Spark's MERGE takes a row that moves and has one; it writes vectors, too, and its files are
+    # found.
+    lake.slot.commit(update(ITEMS, {"id": 252, "name": "m", "body": None}, {"id": 51}, ("body",)))
+    model[252] = {**model.pop(51), "id": 252, "name": "m"}
+    lake.run(merge="position")
     assert operations(lake, name)[-1][0] == _SPARK
     check()
     lake.slot.commit(
-        update(ITEMS, row(50, "p")), update(ITEMS, row(101, "p")), delete(ITEMS, id=51)
+        update(ITEMS, row(50, "p")), update(ITEMS, row(101, "p")), delete(ITEMS, id=252)
     )
     model |= {50: row(50, "p"), 101: row(101, "p")}
-    del model[51]
+    del model[252]
     lake.run(merge="position")
     assert operations(lake, name)[-1] == (_OURS, "MERGE")
     check()
@@ -117,6 +128,7 @@ def test_spark_reads_and_merges_what_is_marked(
     check()
     lake.slot.commit(truncate(ITEMS), insert(ITEMS, **row(1, "after")))
     lake.run(merge="position")
+    assert operations(lake, name)[-1] == (_OURS, "MERGE")
     model.clear()
     model[1] = row(1, "after")
     check()
@@ -153,3 +165,78 @@ def test_partitions(delta_lake: Lake) -> None:
     assert maintain(lake.spark, lake.path, "delta", tables, Upkeep()).failures == {}
     found = [r.asDict() for r in frame.select("id", "name", "body").collect()]
     assert sorted(found, key=lambda r: str(r["id"])) == wanted
+
+
+@pytest.mark.long
+def test_iceberg_over_a_jobs_life(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark and PyIceberg (in ``current``) read what is marked, through maintenance and back."""
+    lake, name = Lake(spark, tmp_path, "iceberg"), "public.items"
+    model = {i: row(i) for i in range(60)}
+    lake.slot.commit(*(insert(ITEMS, **each) for each in model.values()))
+    lake.run(merge="position")
+
+    def check() -> None:
+        assert lake.current(name) == sorted(model.values(), key=lambda r: str(r["id"]))
+
+    def deletes() -> list[str]:
+        table = lake.iceberg("current", name)
+        return [f.file_path for f in snapshots.live_files(table, table.current_snapshot())[1]]
+
+    for n in range(3):
+        changed = [row(i, f"round {n}") for i in range(n, 60, 7) if i in model]
+        gone = [i for i in range(n * 3, n * 3 + 2) if i in model and i % 7 != n]
+        lake.slot.commit(
+            *(update(ITEMS, each) for each in changed),
+            *(delete(ITEMS, id=i) for i in gone),
+            insert(ITEMS, **row(100 + n)),
+        )
+        model |= {each["id"]: each for each in [*changed, row(100 + n)]}
+        for i in gone:
+            del model[i]
+        lake.run(merge="position")
+        assert deletes()
+        check()
+    point = lake.reports[-1].end_lsn
+    there = {id_: dict(each) for id_, each in model.items()}
+
+    tables = lake_tables("iceberg", lake.spark, lake.path, lake.slot.slot_name, merge="position")
+    assert maintain(lake.spark, lake.path, "iceberg", tables, Upkeep()).failures == {}
+    assert deletes() == []
+    check()
+    lake.slot.commit(delete(ITEMS, id=50), update(ITEMS, row(101, "last")))
+    model[101] = row(101, "last")
+    del model[50]
+    lake.run(merge="position")
+    assert len(deletes()) == 1
+    check()
+    lake.slot.commit(
+        update(ITEMS, {"id": 49, "name": "s", "body": None}, unchanged=("body",)),
+        update(ITEMS, {"id": 248, "name": "m", "body": None}, {"id": 48}, ("body",)),
+    )
+    model[49]["name"] = "s"
+    model[248] = {**model.pop(48), "id": 248, "name": "m"}
+    lake.run(merge="position")
+    check()
+    # Back to files written anew: Spark, as the direct merge knows no deletes, until they are gone.
+    for who in ("Spark", "us"):
+        lake.slot.commit(update(ITEMS, row(101, who)))
+        model[101] = row(101, who)
+        lake.run(merge="copy")
+        check()
+        tables = lake_tables("iceberg", lake.spark, lake.path, lake.slot.slot_name, merge="copy")
+        assert maintain(lake.spark, lake.path, "iceberg", tables, Upkeep()).failures == {}
+        assert deletes() == []
+        check()
+    lake.slot.commit(update(ITEMS, row(101, "marked")))
+    model[101] = row(101, "marked")
+    lake.run(merge="position")
+    # A table that is written anew has no deletes any more.
+    lake.slot.commit(truncate(ITEMS), insert(ITEMS, **row(1, "after")))
+    lake.run(merge="copy")
+    model.clear()
+    model[1] = row(1, "after")
+    assert deletes() == []
+    check()
+    # As it was.
+    then = Reader(lake.spark, lake.path).at(point).current(name).collect()
+    assert {each["id"]: each.asDict() for each in then} == there

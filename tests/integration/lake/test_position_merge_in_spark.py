@@ -13,8 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from spillway.lake.tables.delta import positions
-from spillway.lake.tables.delta.positions import Mark, PositionTable, Shape
+from spillway.lake.tables.delta.positions import DeltaPositionTable, Mark
 from spillway.lake.tables.plain_changes import LastChanges
+from spillway.lake.tables.positions import Shape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def test_spark_reads_and_writes(
     path = tmp_path / "table"
     where = f"delta.`{path}`"
     spark.sql(f"CREATE TABLE {where} (id BIGINT, name STRING, day DATE) USING delta")
-    table = PositionTable(path, tmp_path / "keys")
+    table = DeltaPositionTable(path, tmp_path / "keys")
     shape = Shape(_COLUMNS, ("id",))
     model: dict[int, str] = {}
     lsn = 0

@@ -287,7 +287,7 @@ def test_statistics_are_those_that_are_exact(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "key", "changes"),
     [
-        (ITEMS, ("id",), [change("T", 0, {})]),
+        (ITEMS, ("id",), [change("M", 0, {})]),
         (ITEMS, ("id",), [change("I", 0, {"id": None, "name": "n"})]),
         (pa.schema([("x", pa.float64())]), ("x",), [change("I", 0, {"x": 0.0})]),
         (pa.schema([("x", _LIST)]), ("x",), [change("I", 0, {"x": [1]})]),

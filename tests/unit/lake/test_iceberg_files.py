@@ -18,7 +18,7 @@ from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import CatalogChoice, LakeCatalog, choose
 from spillway.lake.tables.iceberg.files import DataFileWriter, data_file
 from spillway.lake.tables.iceberg.merge import merge, without
-from spillway.lake.tables.iceberg.tables import _PROPERTIES, data_directory
+from spillway.lake.tables.iceberg.tables import PROPERTIES, data_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def catalog(tmp_path: Path) -> LakeCatalog:
 
 
 def make(catalog: LakeCatalog, schema: pa.Schema, kind: str = "current") -> Table:
-    properties = {**_PROPERTIES, snapshots.SLOT: "s"}
+    properties = {**PROPERTIES, snapshots.SLOT: "s"}
     return catalog.create(kind, "public.t", types.iceberg_schema(schema), properties)
 
 

@@ -5,6 +5,7 @@ store is the oracle.
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,17 @@ from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import CatalogChoice, LakeCatalog, check_choice, choose
 from spillway.lake.tables.iceberg.files import DataFileWriter, StoreFileIO, data_file
 from spillway.lake.tables.iceberg.merge import merge
-from spillway.lake.tables.iceberg.tables import _PROPERTIES, data_directory
-from spillway.lake.tables.plain_changes import read_changes
+from spillway.lake.tables.iceberg.positions import IcebergPositionTable, Mark
+from spillway.lake.tables.iceberg.tables import PROPERTIES, data_directory
+from spillway.lake.tables.plain_changes import LastChanges, read_changes
+from spillway.lake.tables.positions import Shape
 from spillway.storage.place import ObjectPath, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 LAKE = ObjectPath(BUCKET, "company/lake")
@@ -56,8 +60,21 @@ def named(lake: ObjectPath = LAKE) -> LakeCatalog:
     return LakeCatalog(lake)
 
 
+def theirs(store: dict[str, str]) -> Catalog:
+    """Return the catalog with PyIceberg's own access to the store."""
+    return load_catalog(
+        "shared",
+        **{
+            "s3.endpoint": store["AWS_ENDPOINT_URL_S3"],
+            "s3.region": store["AWS_REGION"],
+            "s3.access-key-id": store["AWS_ACCESS_KEY_ID"],
+            "s3.secret-access-key": store["AWS_SECRET_ACCESS_KEY"],
+        },
+    )
+
+
 def make(catalog: LakeCatalog, schema: pa.Schema, kind: str = "current", name: str = NAME) -> Table:
-    properties = {**_PROPERTIES, snapshots.SLOT: "s"}
+    properties = {**PROPERTIES, snapshots.SLOT: "s"}
     return catalog.create(kind, name, types.iceberg_schema(schema), properties)
 
 
@@ -140,13 +157,7 @@ def test_a_table_in_a_bucket(store: dict[str, str], monkeypatch: pytest.MonkeyPa
         snapshots.Replacing(transaction, current, {}, gone, added).commit()
 
     # Read by Arrow's own client, which the configuration leads to the store.
-    client = {
-        "s3.endpoint": store["AWS_ENDPOINT_URL_S3"],
-        "s3.region": store["AWS_REGION"],
-        "s3.access-key-id": store["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": store["AWS_SECRET_ACCESS_KEY"],
-    }
-    there = load_catalog("shared", **client).load_table(("shop_current_public", NAME[7:]))
+    there = theirs(store).load_table(("shop_current_public", NAME[7:]))
     wanted = dict(zip(rows["id"], rows["data"], strict=True)) | {3: b"new", 99: b"more"}
     assert {task.file.file_path for task in there.scan().plan_files()} == {w.path for w in written}
     stored = there.scan().to_arrow()
@@ -195,3 +206,34 @@ def test_a_lake_in_a_bucket_names_its_catalog(store: dict[str, str], tmp_path: P
     assert stored_path("s3a://b/x/y") == ObjectPath("b", "x/y")
     for written in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
         assert stored_path(written) == tmp_path
+
+
+def test_merged_by_position(store: dict[str, str], tmp_path: Path) -> None:
+    catalog = named()
+    make(catalog, ROWS)
+
+    def loaded() -> Table:
+        found = catalog.load("current", NAME)
+        assert found is not None
+        return found
+
+    def rows(*ids: int, data: bytes = b"d") -> pa.Table:
+        return pa.table([pa.array(ids, pa.int64()), [data] * len(ids)], schema=ROWS)
+
+    model: dict[int, bytes] = {}
+    table = IcebergPositionTable(loaded, NAME, tmp_path / "keys", lambda: None)
+    for n, ids in enumerate((range(40), range(0, 40, 3), range(20, 60), [5])):
+        data = str(n).encode()
+        changes = LastChanges(rows(*ids, data=data), pa.array([True] * len(ids)))
+        said = {snapshots.SLOT: "s", snapshots.END: f"0/{n + 1}"}
+        table.merge(changes, Shape(ROWS, ("id",)), Mark(said, {}))
+        model |= dict.fromkeys(ids, data)
+    assert snapshots.live_files(loaded(), loaded().current_snapshot())[1]
+    for folded in (False, True):
+        if folded:
+            assert table.fold(Shape(ROWS, ("id",)), nullcontext, 0.0)
+            assert not snapshots.live_files(loaded(), loaded().current_snapshot())[1]
+        there = theirs(store).load_table(catalog.identifier("current", NAME))
+        found = there.scan().to_arrow()
+        assert dict(zip(found["id"].to_pylist(), found["data"].to_pylist(), strict=True)) == model
+        assert len(found) == len(model)

@@ -21,10 +21,12 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, w
 from harness.position_table import ITEMS, PositionMerged, Row, items
 from harness.tiers import deep
 from spillway.errors import LakeError
-from spillway.lake.tables.delta import deletion_vectors, log, positions
-from spillway.lake.tables.delta.log import Lost
-from spillway.lake.tables.delta.positions import Mark, PositionTable, Shape
+from spillway.lake.tables import positions, row_sets
+from spillway.lake.tables.delta import deletion_vectors, log
+from spillway.lake.tables.delta import positions as delta_positions
+from spillway.lake.tables.delta.positions import DeltaPositionTable, Mark
 from spillway.lake.tables.plain_changes import LastChanges, NotDirect
+from spillway.lake.tables.positions import Lost, Shape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +49,7 @@ def test_random_changes_against_a_dict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(positions, "_SMALL_FILES_MAX", 4)
-    monkeypatch.setattr(positions, "_CHECKPOINT_INTERVAL", 7)
+    monkeypatch.setattr(delta_positions, "_CHECKPOINT_INTERVAL", 7)
     chosen = random.Random(f"{_SEED} {key}")
     table = PositionMerged(tmp_path, _COLUMNS, key)
 
@@ -253,20 +255,17 @@ def test_a_damaged_vector_is_told(tmp_path: Path) -> None:
 def test_vectors_in_text_and_in_bytes(tmp_path: Path) -> None:
     chosen = np.random.default_rng(_SEED)
     for rows, size in ((1, 1), (10, 3), (100_000, 70_000), (2**32, 5), (2**32, 3000)):
-        bitmap = deletion_vectors.positions(chosen.integers(0, rows, size))
-        data = deletion_vectors.encode(bitmap)
-        assert deletion_vectors.decode(data) == bitmap
-        assert (
-            deletion_vectors.decode(deletion_vectors.from_z85(deletion_vectors.to_z85(data)))
-            == bitmap
-        )
+        bitmap = row_sets.positions(chosen.integers(0, rows, size))
+        data = row_sets.encode(bitmap)
+        assert row_sets.decode(data) == bitmap
+        assert row_sets.decode(deletion_vectors.from_z85(deletion_vectors.to_z85(data))) == bitmap
         # Another writer's, in the log itself.
         inline = {"storageType": "i", "pathOrInlineDv": deletion_vectors.to_z85(data)}
         described = {**inline, "sizeInBytes": len(data), "cardinality": len(bitmap)}
         assert deletion_vectors.read(tmp_path, described) == bitmap
         for cut in range(0, len(data), 1 + len(data) // 50):
             with pytest.raises(ValueError, match=r"\w"):
-                deletion_vectors.decode(data[:cut])
+                row_sets.decode(data[:cut])
     # The pair that Z85's specification gives.
     assert deletion_vectors.to_z85(bytes.fromhex("864fd26fb559f75b")) == "HelloWorld"
 
@@ -307,7 +306,7 @@ def test_statistics_bound_what_is_there(tmp_path: Path) -> None:
     )
     path = tmp_path / "table"
     DeltaTable.create(path, columns)
-    table = PositionTable(path, tmp_path / "keys")
+    table = DeltaPositionTable(path, tmp_path / "keys")
     table.merge(
         LastChanges(rows, pa.array([True, True])), Shape(columns, ("id",)), Mark("a", 1, "")
     )
@@ -342,9 +341,9 @@ def test_tables_that_ask_for_more_are_left_to_spark(tmp_path: Path) -> None:
         path = tmp_path / str(number)
         DeltaTable.create(path, ITEMS, configuration=configuration)
         with pytest.raises(NotDirect):
-            PositionTable(path, tmp_path / "keys").snapshot()
+            DeltaPositionTable(path, tmp_path / "keys").snapshot()
     with pytest.raises(NotDirect):
-        PositionTable(tmp_path / "nothing", tmp_path / "keys").snapshot()
+        DeltaPositionTable(tmp_path / "nothing", tmp_path / "keys").snapshot()
 
 
 _HISTORY = pa.schema(
@@ -361,7 +360,7 @@ import sys
 from pathlib import Path
 import pyarrow as pa
 from spillway.lake.tables.contract import Batch
-from spillway.lake.tables.delta import positions
+from spillway.lake.tables import positions
 from spillway.lake.tables.delta.tables import DeltaTables
 
 positions.SMALL_TABLE_BYTES = 0

@@ -24,8 +24,9 @@ from spillway.cli import main
 from spillway.lake.commands import maintain as maintain_command
 from spillway.lake.keys.index import KeyIndex
 from spillway.lake.state import job_record, position
+from spillway.lake.tables import positions
 from spillway.lake.tables.contract import Batch
-from spillway.lake.tables.delta import positions
+from spillway.lake.tables.delta import positions as delta_positions
 from spillway.lake.tables.delta.positions import position_table
 from spillway.lake.tables.delta.tables import DeltaTables
 from spillway.lake.tables.maintenance import Round
@@ -308,7 +309,7 @@ def merge_on(lake: Path, seed: int) -> None:
     """Merge batch after batch, as a job does, until the process is killed."""
     positions.SMALL_TABLE_BYTES = 0  # type: ignore[misc]
     positions._SMALL_FILES_MAX = 4  # type: ignore[misc]
-    positions._CHECKPOINT_INTERVAL = 5  # type: ignore[misc]
+    delta_positions._CHECKPOINT_INTERVAL = 5  # type: ignore[misc]
     batches, tables = _Batches(seed), DeltaTables(None, lake, "s", by_position=True)  # type: ignore[arg-type]
     number = _merged_batches(lake)
     while True:
@@ -394,7 +395,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_on_object_storage(store: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions, "_SMALL_FILES_MAX", 4)
-    monkeypatch.setattr(positions, "_CHECKPOINT_INTERVAL", 5)
+    monkeypatch.setattr(delta_positions, "_CHECKPOINT_INTERVAL", 5)
     rng = random.Random(_SEED)
     table = PositionMerged(tmp_path, path=ObjectPath(BUCKET, "lake/current/items"))
     for n in range(14):

@@ -282,14 +282,19 @@ DELTA = {
     "partition_history": "day",
     "partition_by": {"a.b": ["day(at)", "region"], "a.c": []},
     "cluster_by": {"a.b": ["x", "y z"]},
-    "merge": "position",
 }
+#: Options of both.
+VERSIONED = {"merge": "position"}
 ICEBERG = {"iceberg_catalog": "prod", "iceberg_prefix": "shop_"}
 
 
 def test_every_option_of_a_lake_is_one_of_its_job() -> None:
-    assert {*JOB, *DELTA, *ICEBERG} == {option.name for option in LAKE_OPTIONS}
-    for format_, more in (("delta", DELTA), ("iceberg", ICEBERG), ("parquet", {})):
+    assert {*JOB, *DELTA, *VERSIONED, *ICEBERG} == {option.name for option in LAKE_OPTIONS}
+    for format_, more in (
+        ("delta", DELTA | VERSIONED),
+        ("iceberg", ICEBERG | VERSIONED),
+        ("parquet", {}),
+    ):
         target = LakeTarget().check({**LAKE, "format": format_, **JOB, **more})
         program = LakeTarget().program(
             plan(target=target, tables=("a.b", "a.--c"), skip_lsn=Lsn.parse("0/10"))
@@ -408,7 +413,10 @@ def test_refused_lakes(changed: dict[str, Any], field: str) -> None:
     ("changed", "field"),
     [
         *(({"format": "iceberg", name: value}, name) for name, value in DELTA.items()),
-        *(({"format": "parquet", name: value}, name) for name, value in DELTA.items()),
+        *(
+            ({"format": "parquet", name: value}, name)
+            for name, value in (DELTA | VERSIONED).items()
+        ),
         *(({name: value}, name) for name, value in ICEBERG.items()),
         ({"format": "parquet", "path": "s3://b/p"}, "format"),
     ],

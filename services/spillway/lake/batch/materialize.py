@@ -459,11 +459,13 @@ class Materializer:
         newest = shapes[-1]
         wanted = table_shape.current_schema(newest.columns)
         # If current was behind, there are changes in history that this batch says nothing about.
-        plain = start >= had and not part.special
+        whole = start >= had
+        plain = whole and not part.special
         deferrable = part.is_key_deferrable
+        direct = plain or (whole and self._tables.takes_special)
         # A table that is to be made has all that history has, if that is this batch.
         begun = start > 0 or (rows is not None and not had)
-        if plain and begun and key != MULTISET and len(shapes) == 1 and not deferrable:
+        if direct and begun and key != MULTISET and len(shapes) == 1 and not deferrable:
             history = history or self._tables.schema(HISTORY, name)
             if (
                 history is not None

@@ -112,7 +112,7 @@ class JobSettings:
     column_names: str | None = None
     #: see :mod:`spillway.lake.batch.schema_policy`
     on_schema_change: Literal["evolve", "pause", "quarantine"] = "evolve"
-    #: of Delta tables: see :mod:`spillway.lake.tables.delta.positions`
+    #: of Delta and Iceberg tables: see :mod:`spillway.lake.tables.positions`
     merge: Literal["copy", "position"] = "copy"
     master: str = "local[*]"
     driver_memory: str = "2g"

@@ -59,6 +59,11 @@ class LakeTables(Protocol):
     *name* is :attr:`spillway.lake.shape.payload.Relation.directory`, ``schema.table`` mostly.
     """
 
+    @property
+    def takes_special(self) -> bool:
+        """Whether :meth:`merge_plain` may do a TRUNCATE, and values left out as unchanged."""
+        ...
+
     def durable_lsn(self, kind: str, name: str) -> int:
         """Return the LSN that the table's own last commit goes up to; 0 when there is no table."""
         ...
@@ -126,10 +131,10 @@ class LakeTables(Protocol):
         """Commit the net effect of a batch's plain changes without Spark's planning, if this format
         and table allow it.
 
-        Plain: no TRUNCATE, no value left out as unchanged, all in history's last commit, in one
-        shape; the current table has everything before *start_lsn*, or is to be made if that is 0.
-        *rows* are history's last commit, if the driver has it. Return whether it is done; if not,
-        nothing is.
+        Plain: all in history's last commit, in one shape; unless :attr:`takes_special`, no TRUNCATE
+        and no value left out as unchanged. The current table has everything before *start_lsn*, or
+        is to be made if that is 0. *rows* are history's last commit, if the driver has it. Return
+        whether it is done; if not, nothing is.
         """
         ...
 

@@ -60,7 +60,8 @@ def lake_tables(
     if table_format == "iceberg":
         from spillway.lake.tables.iceberg.tables import IcebergTables  # noqa: PLC0415
 
-        return IcebergTables(spark, _checked("iceberg", path), slot_name)
+        where = _checked("iceberg", path)
+        return IcebergTables(spark, where, slot_name, by_position=merge == "position")
     from spillway.lake.tables.parquet.tables import ParquetTables  # noqa: PLC0415
 
     return ParquetTables(spark, _directory(path), slot_name)

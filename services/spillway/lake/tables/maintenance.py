@@ -18,7 +18,7 @@ batch is just writing are younger than any retention, so VACUUM needs no lock.
 rewritten a few times in its life, not at each round. It changes no rows, which Delta knows: an
 append beside it is no conflict. A MERGE beside it would be, so a current table is held meanwhile;
 its small files are few, as the direct merge joins them as they come. One that is merged by position
-is folded instead (:mod:`spillway.lake.tables.delta.positions`), and held only for that commit.
+is folded instead (:mod:`spillway.lake.tables.positions`), and held only for that commit.
 
 **Old history** is rows whose commit is older than ``--history-retention``. Whatever the current
 table has not taken up yet stays, and so does a table that is being loaded. Of a table that came
@@ -39,7 +39,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spillway.errors import InvalidRequest
 from spillway.lake import lease
@@ -54,6 +54,7 @@ from spillway.storage.place import ObjectPath, replace_json, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -123,6 +124,12 @@ class TableUpkeep:
             f"maintained {self.kind} of {self.table}: {self.files_before} files are {self.files}, "
             f"{self.size_bytes / 1e6:.1f} MB{removed}, {self.seconds:.1f} s"
         )
+
+
+class _Foldable(Protocol):
+    """Tables of a format that has merges by position."""
+
+    def fold(self, name: str, held: Callable[[], AbstractContextManager[Any]]) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -205,6 +212,9 @@ def _maintained(
     now: datetime,
 ) -> TableUpkeep:
     from spillway.lake.tables.delta.clustering import cluster, columns_due  # noqa: PLC0415 - delta-rs: Delta's
+    from spillway.lake.tables.delta.tables import DeltaTables  # noqa: PLC0415 - as above
+
+    assert isinstance(tables, DeltaTables)  # of this format
 
     began = time.monotonic()
     lease.check(path)
@@ -239,13 +249,10 @@ def _maintained(
     return TableUpkeep(kind, name, before, files, size, removed, time.monotonic() - began)
 
 
-def _folded(path: LakePath, tables: LakeTables, name: str) -> bool:
+def _folded(path: LakePath, tables: _Foldable, name: str) -> bool:
     """Compact a current table that is merged by position, beside its batches; return whether it is
     one.
     """
-    from spillway.lake.tables.delta.tables import DeltaTables  # noqa: PLC0415 - delta-rs: Delta's
-
-    assert isinstance(tables, DeltaTables)  # of this format
 
     @contextmanager
     def held() -> Iterator[None]:
@@ -275,8 +282,9 @@ def _maintained_iceberg(
     assert isinstance(tables, IcebergTables)  # of this format
     table = IcebergUpkeep(tables, kind, name)
     before, _ = table.size()
+    folded = kind == CURRENT and _folded(path, tables, name)
     with table_lock(path, name) if kind == CURRENT else nullcontext():
-        if kind == HISTORY or not is_loading(path, name):
+        if kind == HISTORY or not (folded or is_loading(path, name)):
             table.compact()
     removed = 0
     if kind == HISTORY and upkeep.history_retention is not None and not is_loading(path, name):

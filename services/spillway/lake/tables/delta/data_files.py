@@ -11,8 +11,6 @@ or it isn't there:
 - decimals: those that a double has exactly;
 - other types have none, and so have columns beyond the first 32, but for keys.
 
-:func:`read_rows` reads the rows of a file that a vector leaves, as the table has them now.
-
 Memory: a batch, and a row group of the file that is written.
 """
 
@@ -30,23 +28,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spillway.lake.tables.delta.deletion_vectors import as_array
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_file
 from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
-
-    from pyroaring import BitMap
 
     from spillway.lake.tables.delta.log import Action
     from spillway.storage.place import LakePath
 
-#: Rows that are read or written at once.
-ROWS_AT_ONCE: Final = 1 << 16
 _ROWS_PER_GROUP: Final = 1 << 18
 _INDEXED_COLUMNS: Final = 32
 _TEXT_MAX: Final = 32
@@ -253,45 +246,10 @@ def opened(path: LakePath) -> pq.ParquetFile:
     return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
 
 
-def read_rows(path: LakePath, schema: pa.Schema, without: BitMap | None) -> Iterator[pa.Table]:
-    """Yield a data file's rows but those of *without*, with the columns of *schema*; a column that
-    the file is older than is null.
-
-    Raises:
-        NotDirect: a stored column's type can't become the table's.
-    """
-    first = 0
-    with opened(path) as parquet:
-        there = set(parquet.schema_arrow.names)
-        wanted = [name for name in schema.names if name in there]
-        gone = None if without is None else as_array(without)
-        for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=wanted):
-            # First of all: files of Arrow's own writers come back with view types, which have few
-            # functions.
-            rows = _conformed(pa.Table.from_batches([batch]), schema)
-            if gone is not None:
-                a, b = np.searchsorted(gone, [first, first + len(batch)])
-                if b > a:
-                    kept = np.ones(len(batch), dtype=bool)
-                    kept[gone[a:b].astype(np.int64) - first] = False
-                    rows = rows.filter(pa.array(kept))
-            first += len(batch)
-            if len(rows):
-                yield rows
-
-
-def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = []
-    for field in schema:
-        if field.name not in rows.column_names:
-            columns.append(pa.nulls(len(rows), field.type))
-            continue
-        column = rows.column(field.name)
-        try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        except pa.ArrowException as error:
-            raise NotDirect(f"{field.name} is stored as {column.type}") from error
-    return pa.table(columns, schema=schema)
+def names_of(parquet: pq.ParquetFile, schema: pa.Schema) -> dict[str, str]:
+    """Return those of *schema*'s columns that a file has, and how it calls them: the same."""
+    there = set(parquet.schema_arrow.names)
+    return {name: name for name in schema.names if name in there}
 
 
 def row_count(table: LakePath, action: Action) -> int:

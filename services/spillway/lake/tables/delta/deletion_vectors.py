@@ -1,16 +1,13 @@
 """Deletion vectors of Delta tables: which rows of a file are gone, as the protocol stores it.
 
-A vector is a bitmap of row positions in its data file, counted from 0. Its bytes are the protocol's
-"RoaringBitmapArray" in the portable form: a magic number, and a roaring bitmap for each 2^32
-positions. A data file of ours has fewer rows than that, so there is one.
+A vector is a bitmap of row positions in its data file, counted from 0
+(:mod:`spillway.lake.tables.row_sets`).
 
 A vector lies in a file beside the data, which has the vectors of all files that one commit
 touched::
 
     deletion_vector_<uuid>.bin     1 byte: version 1
-                                   for each vector: length, 4 bytes, big endian
-                                                    the bitmap
-                                                    its CRC-32, 4 bytes, big endian
+                                   each vector in its frame
 
 The protocol has small ones in the log itself, too, as text. Such are read, and none is written:
 VACUUM of Delta 4 for Spark stops at a table that has one (``scala.MatchError``).
@@ -19,45 +16,31 @@ What names it is the vector's *descriptor*, which the file's entry in the log ca
 vectors is written once and never changed: the next commit that takes rows of a data file away
 writes a new vector with all of them.
 
-Memory: the vectors at hand. One of n positions takes two bytes a position at the most, and an
-eighth of a byte for each row of the data file.
+Memory: the vectors at hand.
 
-Source: the Delta protocol, "Deletion Vectors", "Deletion Vector Format".
+Source: the Delta protocol, "Deletion Vectors".
 """
 
 from __future__ import annotations
 
 import base64
 import uuid
-import zlib
-from array import array
-from struct import Struct, error
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-from pyroaring import BitMap, BitMap64
-
 from spillway.errors import LakeError
+from spillway.lake.tables.row_sets import FRAME_BYTES, decode, encode, framed, unframed
 from spillway.storage.durable_files import replace_file
 from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyroaring import BitMap
+
     from spillway.storage.place import LakePath
 
 #: An action's ``deletionVector``.
 Descriptor = dict[str, Any]
-#: No row is gone.
-NONE: Final = BitMap()
-Positions = npt.NDArray[np.uint32]
-
-_MAGIC: Final = Struct("<I")
-_MAGIC_NUMBER: Final = 1681511377
-#: of an array: how many bitmaps there are; and of the only one: its upper 32 bits
-_ONE_BITMAP: Final = Struct("<QI")
-_LENGTH: Final = Struct(">I")
 _FILE_VERSION: Final = b"\x01"
 _UUID_LETTERS: Final = 20
 #: RFC 1924's letters, which Python has, and Z85's, which the protocol wants.
@@ -69,39 +52,6 @@ _Z85: Final = (
 )
 _TO_Z85: Final = bytes.maketrans(_RFC_1924, _Z85)
 _FROM_Z85: Final = bytes.maketrans(_Z85, _RFC_1924)
-
-
-def positions(values: npt.NDArray[Any]) -> BitMap:
-    """Return a bitmap of row positions."""
-    return BitMap(array("I", np.ascontiguousarray(values, dtype=np.uint32).tobytes()))
-
-
-def as_array(bitmap: BitMap) -> Positions:
-    """Return a bitmap's positions in order, as unsigned numbers of 32 bits."""
-    return np.frombuffer(bitmap.to_array(), dtype=np.uint32)
-
-
-def encode(bitmap: BitMap) -> bytes:
-    """Return a bitmap's bytes as the protocol has them."""
-    return _MAGIC.pack(_MAGIC_NUMBER) + _ONE_BITMAP.pack(1, 0) + bytes(bitmap.serialize())
-
-
-def decode(data: bytes) -> BitMap:
-    """Return the bitmap of *data*; what follows it is passed over.
-
-    Raises:
-        ValueError: it is none, or has positions beyond 2^32.
-    """
-    try:
-        (magic,) = _MAGIC.unpack_from(data)
-        if magic != _MAGIC_NUMBER:
-            raise ValueError(f"the bytes begin with {magic}")
-        bitmap = BitMap64.deserialize(data[_MAGIC.size :])
-    except (error, IndexError, MemoryError) as damage:
-        raise ValueError(str(damage)) from damage
-    if bitmap and bitmap.max() >= 1 << 32:
-        raise ValueError("it has positions beyond 2^32")
-    return BitMap(array("I", np.array(bitmap.to_array(), dtype=np.uint32).tobytes()))
 
 
 def to_z85(data: bytes) -> str:
@@ -140,7 +90,7 @@ def write(table: LakePath, vectors: Mapping[str, BitMap]) -> dict[str, Descripto
             "sizeInBytes": len(data),
             "cardinality": len(bitmap),
         }
-        content += _LENGTH.pack(len(data)) + data + _LENGTH.pack(zlib.crc32(data))
+        content += framed(data)
     if len(content) > len(_FILE_VERSION):
         path = table / _file_name(identity)
         if isinstance(path, ObjectPath):
@@ -169,14 +119,9 @@ def read(table: LakePath, descriptor: Descriptor) -> BitMap:
         path = folder / _file_name(uuid.UUID(bytes=from_z85(identity)))
         where = str(path)
         size, start = int(descriptor["sizeInBytes"]), int(descriptor.get("offset") or 1)
-        stored = _range(path, start, _LENGTH.size + size + _LENGTH.size)
-        data = stored[_LENGTH.size : _LENGTH.size + size]
-        if _LENGTH.unpack_from(stored) != (size,):
-            raise ValueError("another length is stored than the log says")  # noqa: TRY301 - as below
-        if _LENGTH.unpack_from(stored, _LENGTH.size + size) != (zlib.crc32(data),):
-            raise ValueError("its checksum is wrong")  # noqa: TRY301 - as below
-        return _checked(decode(data), descriptor)
-    except (ValueError, KeyError, error, OSError) as damage:
+        stored = _range(path, start, size + FRAME_BYTES)
+        return _checked(decode(unframed(stored, size)), descriptor)
+    except (ValueError, KeyError, OSError) as damage:
         raise LakeError(
             f"a deletion vector of {table} ({where}) can't be read: {damage}",
             hint="Which rows of its file are gone is not known without it. Load the table anew: "

@@ -14,7 +14,7 @@ storage each can say in one step: of two writers one fails (:class:`Lost`), and 
 other's commit. What the commit names is durable before, and the commit is durable when
 :func:`commit` returns.
 
-Checkpoints stay delta-rs' (:func:`spillway.lake.tables.delta.positions.checkpoint`).
+Checkpoints stay delta-rs' (``checkpoint`` in :mod:`spillway.lake.tables.delta.positions`).
 
 Memory: an action for each of the table's files, as it has in any reader of the log.
 
@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.lake.tables.plain_changes import NotDirect
+from spillway.lake.tables.positions import Lost
 from spillway.storage.durable_files import put_new
 from spillway.storage.place import ObjectPath, StorageChanged
 
@@ -55,10 +56,6 @@ _ADD_FIELDS: Final = (
     "tags",
     "deletionVector",
 )
-
-
-class Lost(Exception):
-    """Another commit was first."""
 
 
 @dataclass(slots=True)

@@ -10,8 +10,9 @@ same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
 A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.delta.merge`): no Spark
 job, the same log. MERGE in Spark does what is left: TRUNCATE, unchanged TOAST values, multisets,
 large batches, and tables that have been given features which ask more of a writer. Both rewrite the
-files that they touch. With ``--merge position`` plain batches mark rows in deletion vectors and
-append instead (:mod:`spillway.lake.tables.delta.positions`), in tables that aren't small.
+files that they touch. With ``--merge position`` batches mark rows in deletion vectors and append
+instead (:mod:`spillway.lake.tables.delta.positions`), in tables that aren't small, with TRUNCATE
+and unchanged values, too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,6 @@ from spillway.lake.shape.type_changes import widest
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.delta import appends
-from spillway.lake.tables.delta.log import Lost
 from spillway.lake.tables.delta.merge import (
     check_files,
     check_table,
@@ -65,18 +65,19 @@ from spillway.lake.tables.delta.merge import (
 )
 from spillway.lake.tables.delta.positions import (
     FEATURE,
+    DeltaPositionTable,
     Mark,
-    NoIndex,
-    PositionTable,
-    Shape,
     position_table,
 )
+from spillway.lake.tables.large_changes import last_changes_in
 from spillway.lake.tables.plain_changes import (
     NotDirect,
     changes_from,
+    check_plain,
     last_changes,
     read_changes,
 )
+from spillway.lake.tables.positions import Lost, NoIndex, Shape
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, spark_address
 
@@ -146,6 +147,10 @@ class DeltaTables:
         if session is None:
             session = self._threads.session = self._main_session.newSession()
         return session
+
+    @property
+    def takes_special(self) -> bool:
+        return self._by_position
 
     def durable_lsn(self, kind: str, name: str) -> int:
         if not self._exists(kind, name):
@@ -396,6 +401,8 @@ class DeltaTables:
         if changes is None:
             raise NotDirect("the changes are not at hand")
         last = last_changes(changes_from(changes, 0), columns, key)
+        if last.kept:
+            raise NotDirect("values are left out of rows that are not there")
         rows = last.rows.filter(last.is_set)
         failpoint("lake.before_merge")
         properties = {KEY_PROPERTY: json.dumps(key)}
@@ -432,7 +439,7 @@ class DeltaTables:
                     )
                 except NoIndex as error:
                     # Without an index files are written anew, as in a table that is small.
-                    if table.has_vectors():
+                    if table.has_marks():
                         raise
                     _log.warning("%s is merged by rewriting: %s", name, error)
                 finally:
@@ -448,9 +455,10 @@ class DeltaTables:
         check_files(before - self._checked.get(name, set()))
         written: list[tuple[LakePath, int, set[LakePath]]] = []
         if at_hand is None:
-            at_hand, read = self._read_history(name, start_lsn, columns, batch)
-            written.append(read)
+            written.append(self._last_of_history(name, start_lsn, batch))
+            at_hand = read_changes(written[0][2], start_lsn, columns)
         changes = last_changes(changes_from(at_hand, start_lsn), columns, key)
+        check_plain(changes)
         changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
         failpoint("lake.before_merge")
         lease.check(self._path)
@@ -463,7 +471,7 @@ class DeltaTables:
 
     def _merge_by_position(
         self,
-        table: PositionTable,
+        table: DeltaPositionTable,
         name: str,
         start_lsn: int,
         columns: pa.Schema,
@@ -476,11 +484,16 @@ class DeltaTables:
         made = self._checked_shape(found.fields, found.configuration, columns, key)
         self._check_start(found.transactions.get(self._application), start_lsn)
         if at_hand is None:
-            at_hand, read = self._read_history(name, start_lsn, columns, batch)
+            committed = self._last_of_history(name, start_lsn, batch)
             # What current shows is durable in history first.
-            sync_commit(*read)
-        changes = last_changes(changes_from(at_hand, start_lsn), columns, key)
-        changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
+            sync_commit(*committed)
+            changes = last_changes_in(committed[2], start_lsn, columns, key)
+        else:
+            changes = last_changes(changes_from(at_hand, start_lsn), columns, key)
+        if any(each.column in changes.kept for each in made):
+            raise NotDirect("a partition is made of a value that is left out")
+        if changes.pieces is None:
+            changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
         failpoint("lake.before_merge")
         lease.check(self._path)
         shape = Shape(columns, key, made)
@@ -521,10 +534,10 @@ class DeltaTables:
         if lsn != start_lsn:
             raise NotDirect("the current table is not as of the batch's start")
 
-    def _read_history(
-        self, name: str, start_lsn: int, columns: pa.Schema, batch: Batch
-    ) -> tuple[pa.Table, tuple[LakePath, int, set[LakePath]]]:
-        """Return a batch's changes from history's files, and history's last commit, which they are.
+    def _last_of_history(
+        self, name: str, start_lsn: int, batch: Batch
+    ) -> tuple[LakePath, int, set[LakePath]]:
+        """Return history's last commit, which is the batch: its table, version and files.
 
         Raises:
             NotDirect: they aren't all there.
@@ -533,10 +546,9 @@ class DeltaTables:
         if history.transaction_version(self._application) != batch.end_lsn:
             raise NotDirect("the batch is not history's last commit")
         appended = files_of(history, f"_commit_lsn >= {start_lsn}")
-        committed = (self._path / HISTORY / name, history.version(), appended)
-        return read_changes(appended, start_lsn, columns), committed
+        return self._path / HISTORY / name, history.version(), appended
 
-    def position_table(self, name: str) -> PositionTable:
+    def position_table(self, name: str) -> DeltaPositionTable:
         """Return a current table as it is merged by position."""
         return position_table(self._path, f"{CURRENT}/{name}", index_directory(self._path, name))
 

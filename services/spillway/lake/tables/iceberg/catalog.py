@@ -54,6 +54,8 @@ _FILES: Final = "spillway.lake.tables.iceberg.files.SyncedFileIO"
 _OBJECTS: Final = "spillway.lake.tables.iceberg.files.StoreFileIO"
 #: of SQLite, which one thread writes at a time
 _BUSY_S: Final = 60
+#: What PyIceberg 0.12 writes; it reads version 3.
+_VERSION_MAX: Final = 2
 _naming: Final = threading.Lock()
 
 
@@ -178,7 +180,7 @@ class LakeCatalog:
         """Return a table as it is now, None when there is none.
 
         Raises:
-            LakeTableConflict: it is another lake's.
+            LakeTableConflict: it is another lake's, or of a version that can't be written.
         """
         from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
             NoSuchNamespaceError,
@@ -206,9 +208,18 @@ class LakeCatalog:
         return self._own(table, kind, name)
 
     def _own(self, table: Table, kind: str, name: str) -> Table:
-        """Return *table* if its files are this lake's; one directory may have several names, one
-        prefix has not.
+        """Return *table* if its files are this lake's, and of a version that can be written; one
+        directory may have several names, one prefix has not.
         """
+        if table.format_version > _VERSION_MAX:
+            raise LakeTableConflict(
+                f"{'.'.join(table.name())} is of format version {table.format_version}, and "
+                f"PyIceberg writes up to {_VERSION_MAX}",
+                hint="Another engine upgraded it, which can't be undone. Remove the table from its "
+                "catalog, and load it afresh: spillway lake load --resync --table TABLE, with the "
+                "job's --slot and --lake.",
+                relation=name,
+            )
         where = self._path / kind / name
         if isinstance(where, ObjectPath) and stored_path(table.location()) != where:
             raise LakeTableConflict(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -53,6 +54,7 @@ from pyiceberg.utils.truncate import (
 
 from spillway.errors import LakeError
 from spillway.lake.shape.net_effect import numbered, quoted
+from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_open_file
 from spillway.storage.place import ObjectPath, stored_path
 
@@ -108,7 +110,8 @@ class DataFileWriter:
         self._bytes = 0
         self._file: Any = None
         self._writer: pq.ParquetWriter | None = None
-        self._path: LakePath = directory
+        #: of the file that is written, or will be
+        self.path = self._new_path()
         self._done: list[Written] = []
 
     def write(self, rows: pa.Table) -> None:
@@ -129,6 +132,18 @@ class DataFileWriter:
             sync_new_directory(self._directory)
         return self._done
 
+    def remove(self) -> None:
+        """Remove the file that is being written, as far as that can be done: nothing names it."""
+        with suppress(Exception):
+            if self._writer is not None:
+                self._writer.close()
+                self._file.close()
+        with suppress(Exception):
+            self.path.unlink(missing_ok=True)
+
+    def _new_path(self) -> LakePath:
+        return self._directory / f"{uuid.uuid4()}.parquet"
+
     def _write_held(self) -> None:
         if not self._held:
             return
@@ -142,9 +157,8 @@ class DataFileWriter:
             self._close_file()
 
     def _open_file(self) -> None:
-        self._path = self._directory / f"{uuid.uuid4()}.parquet"
         self._directory.mkdir(parents=True, exist_ok=True)
-        at = self._path
+        at = self.path
         self._file = at.open_writer() if isinstance(at, ObjectPath) else at.open("wb")
         self._writer = pq.ParquetWriter(
             self._file,
@@ -160,13 +174,14 @@ class DataFileWriter:
             return
         self._writer.close()
         size = self._file.tell()
-        if isinstance(self._path, Path):
+        if isinstance(self.path, Path):
             sync_open_file(self._file)
         self._file.close()
         footer = pa.BufferOutputStream()
         self._writer.writer.metadata.write_metadata_file(footer)
-        self._done.append(Written(str(self._path), size, footer.getvalue().to_pybytes()))
+        self._done.append(Written(str(self.path), size, footer.getvalue().to_pybytes()))
         self._writer = self._file = None
+        self.path = self._new_path()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +267,36 @@ def data_file(written: Written, schema: Schema) -> DataFile:
         key_metadata=None,
         **columns,
     )
+
+
+def opened(file: DataFile) -> pq.ParquetFile:
+    """Open a data file.
+
+    Raises:
+        NotDirect: it is none of Parquet.
+    """
+    if file.file_format != FileFormat.PARQUET:
+        raise NotDirect(f"{file.file_path} is not of Parquet")
+    path = stored_path(file.file_path)
+    source: Any = path.open_reader(_WHOLE_BYTES) if isinstance(path, ObjectPath) else path
+    return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+
+
+def stored_names(parquet: pq.ParquetFile, schema: pa.Schema) -> dict[str, str]:
+    """Return those of *schema*'s columns that a file has, by field id, and how it calls them.
+
+    Raises:
+        NotDirect: the file has no ids.
+    """
+    by_id = {
+        field.metadata[_FIELD_ID]: field.name
+        for field in parquet.schema_arrow
+        if field.metadata and _FIELD_ID in field.metadata
+    }
+    if not by_id:
+        raise NotDirect("a file has no field ids")
+    found = {field.name: by_id.get(field.metadata[_FIELD_ID]) for field in schema}
+    return {name: own for name, own in found.items() if own is not None}
 
 
 def _leaves(

@@ -105,11 +105,11 @@ class IcebergLoadTables(IcebergTables):
             transaction.set_properties(
                 {types.NOTES: noted, KEY: json.dumps(key), **kept(batch)}
             )  # fmt: skip
-            gone = snapshots.data_files(table, table.current_snapshot())
+            gone, deletes = snapshots.everything(table)
             written = write_rows(rows, data_directory(table), types.file_schema(after))
             added = [data_file(each, after) for each in written]
             said = snapshots.mark(batch)
-            snapshots.Replacing(transaction, table, said, gone, added).commit()
+            snapshots.Replacing(transaction, table, said, gone, added, deletes).commit()
 
 
 def _chunks(table: Table, lsn: int) -> int:

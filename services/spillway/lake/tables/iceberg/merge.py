@@ -30,7 +30,7 @@ from pyiceberg.table import FileScanTask
 
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.files import DataFileWriter, Written
-from spillway.lake.tables.plain_changes import NotDirect, last_changes
+from spillway.lake.tables.plain_changes import NotDirect, check_plain, last_changes
 from spillway.storage.place import stored_path
 
 if TYPE_CHECKING:
@@ -60,8 +60,11 @@ def merge(
         NotDirect: this is not for one process.
     """
     last = last_changes(changes, columns, key)
+    check_plain(last)
     schema = current.schema()
-    files = snapshots.data_files(current, current.current_snapshot())
+    files, deletes = snapshots.live_files(current, current.current_snapshot())
+    if deletes:
+        raise NotDirect("rows are marked as deleted, by position")
     keys = last.rows.select(list(key)).cast(_keys_schema(schema, key))
     small = [file for file in files if file.file_size_in_bytes < _SMALL_BYTES]
     gone = small if len(small) > _SMALL_FILES_MAX else []

@@ -13,27 +13,43 @@ property of the same name, set in the same commit, still knows.
 A commit is PyIceberg's: manifests, a manifest list, the table's metadata, and the catalog's
 compare-and-swap of it. Retries are ours: a batch is compared with what the table has before each
 attempt. :class:`Replacing` differs from PyIceberg's overwrite in what it carries over: not the
-manifests whose files are all gone, which would be one more with each commit for ever.
+manifests whose files are all gone, which would be one more with each commit for ever; and in that
+it can add and remove files of deletes, which the library reads and does not write. What it takes of
+the library's own: the hooks of its producer of snapshots (``_existing_manifests``,
+``_process_manifests``, ``_summary``), its writer of manifests and its merging of them.
 """  # noqa: E501
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
-from pyiceberg.table.snapshots import Operation, ancestors_of
-from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
+from pyiceberg.manifest import (
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.table import Transaction
+from pyiceberg.table.snapshots import Operation, Summary, ancestors_of
+from pyiceberg.table.update.snapshot import (
+    _ManifestMergeManager,
+    _MergeAppendFiles,
+    _OverwriteFiles,
+)
 
 from spillway.errors import LakeError, LakeTableConflict
+from spillway.lake.tables.iceberg import position_deletes
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyiceberg.manifest import DataFile, ManifestFile
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import NestedField
@@ -46,6 +62,9 @@ _START: Final = "spillway.start-lsn"
 _BATCH: Final = "spillway.batch-id"
 #: Of a commit whose rows are those of the batch that comes next, all but for it.
 RESHAPE: Final = "spillway.reshape"
+#: So many manifests of data files are made one.
+_MANIFESTS_MAX: Final = 30
+_MANIFEST_BYTES: Final = 8 << 20
 
 
 def mark(batch: Batch) -> dict[str, str]:
@@ -134,28 +153,72 @@ def snapshot_at(table: Table, slot_name: str, lsn: int) -> Snapshot | None:
     return None
 
 
-def data_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
-    """Return a snapshot's files.
+class KnownManifests:
+    """Entries of manifests, which never change: those of the last snapshot that was asked for are
+    kept.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, list[ManifestEntry]] = {}
+
+    def entries(
+        self, table: Table, snapshot: Snapshot | None
+    ) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
+        """Return the entries of a snapshot's data files, and of its files of deletes."""
+        known, self._entries = self._entries, {}
+        files: list[ManifestEntry] = []
+        deletes: list[ManifestEntry] = []
+        for manifest in [] if snapshot is None else snapshot.manifests(table.io):
+            if _lives(manifest):
+                path = manifest.manifest_path
+                entries = known.get(path)
+                if entries is None:
+                    entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                self._entries[path] = entries
+                (files if manifest.content == ManifestContent.DATA else deletes).extend(entries)
+        return files, deletes
+
+
+def live_files(table: Table, snapshot: Snapshot | None) -> tuple[list[DataFile], list[DataFile]]:
+    """Return a snapshot's data files, and its files of deletes.
 
     Raises:
-        LakeTableConflict: it has files of deleted rows, which Parquet's readers know nothing of.
+        LakeTableConflict: deletes are of a kind that is not read here.
     """
-    if snapshot is None:
-        return []
-    manifests = snapshot.manifests(table.io)
-    if any(m.content != ManifestContent.DATA and _lives(m) for m in manifests):
+    files, deletes = KnownManifests().entries(table, snapshot)
+    for entry in deletes:
+        position_deletes.check(entry.data_file, ".".join(table.name()))
+    return [entry.data_file for entry in files], [entry.data_file for entry in deletes]
+
+
+def has_deletes(table: Table) -> bool:
+    """Say whether rows of a table are marked as deleted."""
+    newest = table.current_snapshot()
+    manifests = [] if newest is None else newest.manifests(table.io)
+    return any(m.content != ManifestContent.DATA and _lives(m) for m in manifests)
+
+
+def everything(table: Table) -> tuple[list[DataFile], Deletes]:
+    """Return all data files of a table, and that its files of deletes go with them."""
+    files, deletes = KnownManifests().entries(table, table.current_snapshot())
+    return [entry.data_file for entry in files], Deletes(gone=deletes)
+
+
+def data_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
+    """Return a snapshot's data files, of a table that rows are only added to.
+
+    Raises:
+        LakeTableConflict: rows are marked as deleted.
+    """
+    files, deletes = live_files(table, snapshot)
+    if deletes:
         raise LakeTableConflict(
-            f"{'.'.join(table.name())} has delete files, which this lake does not read",
+            f"{'.'.join(table.name())} has delete files, and rows are only ever added to it",
             hint="Another engine deleted rows by merge-on-read. Let it rewrite the data files, "
             "with 'write.delete.mode' = 'copy-on-write' from now on.",
             relation=table.name()[-1],
         )
-    return [
-        entry.data_file
-        for manifest in manifests
-        if manifest.content == ManifestContent.DATA
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-    ]
+    return files
 
 
 def may_have(file: DataFile, field: NestedField, value: int) -> bool:
@@ -202,8 +265,50 @@ def added_after(table: Table, slot_name: str, lsn: int) -> list[DataFile] | None
     return None
 
 
+class Committing(Transaction):
+    """A transaction that reckons the table's metadata once for each step. The library's does
+    whenever it is looked at, some twenty times in a commit, and copies each snapshot for it.
+    """
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._reckoned: tuple[Any, Any, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        of, updates = self._table.metadata, self._updates
+        known = self._reckoned
+        if known is not None and known[0] is of and known[1] is updates:
+            return known[2]
+        metadata = super().table_metadata
+        self._reckoned = of, updates, metadata
+        return metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """What becomes of a table's files of deletes."""
+
+    kept: Sequence[ManifestEntry] = ()
+    gone: Sequence[ManifestEntry] = ()
+    added: Sequence[DataFile] = ()
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """Writes a manifest of deletes, which the library has no writer for."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
 class Replacing(_OverwriteFiles):
-    """Some files in place of others."""
+    """Some files in place of others, and files of deletes; these stay what they are unless
+    *deletes* says what becomes of them.
+    """
 
     def __init__(
         self,
@@ -212,23 +317,74 @@ class Replacing(_OverwriteFiles):
         said: Mapping[str, str],
         gone: Iterable[DataFile],
         added: Iterable[DataFile],
+        deletes: Deletes | None = None,
     ) -> None:
         there = transaction.table_metadata.current_snapshot() is not None
+        gone, self._deletes = list(gone), deletes
+        only_adds = not gone and (deletes is None or not (deletes.gone or deletes.added))
         super().__init__(
-            Operation.OVERWRITE if there else Operation.APPEND,
+            Operation.OVERWRITE if there and not only_adds else Operation.APPEND,
             transaction,
             table.io,
             snapshot_properties=dict(said),
         )
-        # Tables of a lake are not partitioned: each manifest may have files that go.
-        self.delete_by_predicate(AlwaysTrue())
+        if gone:
+            # Tables of a lake are not partitioned: each manifest may have files that go.
+            self.delete_by_predicate(AlwaysTrue())
         for file in gone:
             self.delete_data_file(file)
         for file in added:
             self.append_data_file(file)
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        return [m for m in super()._existing_manifests() if _lives(m)]
+        found = [m for m in super()._existing_manifests() if _lives(m)]
+        if self._deletes is None:
+            return found
+        changed = self._deletes.gone or self._deletes.added
+        return [m for m in found if m.content == ManifestContent.DATA or not changed]
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        data = [m for m in manifests if m.content == ManifestContent.DATA]
+        others = [m for m in manifests if m.content != ManifestContent.DATA]
+        joined = _ManifestMergeManager(_MANIFEST_BYTES, _MANIFESTS_MAX, True, self)
+        return joined.merge_manifests(data) + others + self._manifest_of_deletes()
+
+    def _manifest_of_deletes(self) -> list[ManifestFile]:
+        deletes = self._deletes
+        if deletes is None or not (deletes.gone or deletes.added):
+            return []
+        metadata = self._transaction.table_metadata
+        with _DeletesWriter(
+            metadata.spec(), metadata.schema(), self.new_manifest_output(), self._snapshot_id,
+            self._compression,
+        ) as writer:  # fmt: skip
+            for entry in deletes.kept:
+                writer.existing(entry)
+            for entry in deletes.gone:
+                writer.delete(entry)
+            for file in deletes.added:
+                writer.add_entry(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=self._snapshot_id,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=file,
+                    )
+                )
+        return [writer.to_manifest_file()]
+
+    def _summary(self, snapshot_properties: Mapping[str, str] = MappingProxyType({})) -> Summary:
+        """Count files of deletes, too: the library counts what it adds and removes."""
+        added, deleted = self._added_data_files, self._deleted_data_files
+        if self._deletes is not None:
+            self._added_data_files = [*added, *self._deletes.added]
+            gone = {entry.data_file for entry in self._deletes.gone}
+            self._deleted_data_files = {*deleted, *gone}
+        try:
+            return super()._summary(dict(snapshot_properties))
+        finally:
+            self._added_data_files, self._deleted_data_files = added, deleted
 
 
 class Appending(_MergeAppendFiles):

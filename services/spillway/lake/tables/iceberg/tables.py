@@ -10,7 +10,10 @@ reads metadata, and each commit is one snapshot that says its LSN.
 Current tables are merged by copy on write: files that have none of the changed keys stay. A batch
 of plain changes is merged without Spark (:mod:`spillway.lake.tables.iceberg.merge`); TRUNCATE,
 unchanged TOAST values, multisets and large batches by a join in Spark of the touched files. A table
-that is small is joined whole, as finding its touched files would be another job.
+that is small is joined whole, as finding its touched files would be another job. With ``--merge
+position`` rows that are gone are marked in files of position deletes
+(:mod:`spillway.lake.tables.iceberg.positions`), in tables that aren't small; so are those that
+another engine deleted by merge-on-read. Spark reads such a table by an anti-join with its deletes.
 
 ALTER TABLE that only moves columns about (add without a value, drop, rename, int → bigint) is a
 commit of metadata: no file is written anew. Everything else writes the table anew, in one commit
@@ -22,6 +25,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -30,9 +34,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from spillway.errors import LakeTableConflict
+from spillway.errors import LakeTableConflict, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.lake import lease
+from spillway.lake.keys.index import index_directory
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import NetEffect, copies_field, own, quoted
@@ -41,17 +46,21 @@ from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import LakeCatalog, typed
 from spillway.lake.tables.iceberg.files import DataFileWriter, Written, data_file, write_rows
 from spillway.lake.tables.iceberg.merge import merge
+from spillway.lake.tables.iceberg.positions import IcebergPositionTable, Mark
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
+from spillway.lake.tables.large_changes import last_changes_in
 from spillway.lake.tables.plain_changes import (
     NotDirect,
     changes_from,
     last_changes,
     read_changes,
 )
+from spillway.lake.tables.positions import Lost, NoIndex, Shape, only_table
 from spillway.storage.place import spark_address, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
@@ -61,6 +70,7 @@ if TYPE_CHECKING:
 
     from spillway.lake.shape.columns import Followed
     from spillway.lake.shape.partition import Partition
+    from spillway.lake.tables.plain_changes import LastChanges
     from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
@@ -72,7 +82,8 @@ _ATTEMPTS: Final = 5
 #: A current table is joined whole up to it.
 _WHOLE_BYTES: Final = 32 << 20
 _FILE: Final = "file"
-_PROPERTIES: Final = {
+_DELETED: Final = "file_path string, pos bigint"
+PROPERTIES: Final = {
     "format-version": "2",
     # Attempts are ours: each looks first what the table has.
     "commit.retry.num-retries": "0",
@@ -87,12 +98,24 @@ _PROPERTIES: Final = {
 class IcebergTables:
     """See :class:`spillway.lake.tables.contract.LakeTables`."""
 
-    def __init__(self, spark: SparkSession, path: LakePath, slot_name: str) -> None:
+    def __init__(
+        self, spark: SparkSession, path: LakePath, slot_name: str, *, by_position: bool = False
+    ) -> None:
+        """Keep those of *slot_name* at *path*.
+
+        *by_position*: current tables that aren't small are merged by position
+        (:mod:`spillway.lake.tables.iceberg.positions`).
+        """
         self._spark = spark
+        self._by_position = by_position
         self.path = path
         self.slot_name = slot_name
         self._catalog = LakeCatalog(path)
         reads_ids(spark)
+
+    @property
+    def takes_special(self) -> bool:
+        return self._by_position
 
     def durable_lsn(self, kind: str, name: str) -> int:
         table = self._catalog.load(kind, name)
@@ -158,7 +181,7 @@ class IcebergTables:
         """Yield a transaction on *table*, which is committed after the block if this process may
         still write to the lake.
         """
-        with table.transaction() as transaction:
+        with snapshots.Committing(table) as transaction:
             yield transaction
             lease.check(self.path)
 
@@ -237,7 +260,7 @@ class IcebergTables:
         table = self._catalog.load(CURRENT, name)
         if table is None:
             return None
-        return self._frame(table, snapshots.data_files(table, table.current_snapshot()))
+        return self._frame(table, *snapshots.live_files(table, table.current_snapshot()))
 
     def key(self, name: str) -> tuple[str, ...] | None:
         table = self._catalog.load(CURRENT, name)
@@ -257,13 +280,13 @@ class IcebergTables:
                 properties[KEY] = json.dumps(followed.key)
             transaction.set_properties(properties)
             if not as_it_is or followed.filled or followed.key is not None:
-                gone = snapshots.data_files(table, table.current_snapshot())
+                gone, deletes = snapshots.everything(table)
                 written = write_rows(
                     followed.frame, data_directory(table), types.file_schema(after)
                 )
                 added = [data_file(each, after) for each in written]
                 said = {snapshots.RESHAPE: "true"}
-                snapshots.Replacing(transaction, table, said, gone, added).commit()
+                snapshots.Replacing(transaction, table, said, gone, added, deletes).commit()
 
     def merge_plain(
         self,
@@ -281,7 +304,7 @@ class IcebergTables:
                         self._merge_directly(name, start_lsn, columns, key, batch, rows)
                     else:
                         self._fill_directly(name, columns, key, batch, rows)
-                except CommitFailedException as error:
+                except (CommitFailedException, Lost) as error:
                     reason: object = error
                 except (NotDirect, pa.ArrowException) as error:
                     reason = error
@@ -303,6 +326,8 @@ class IcebergTables:
         if changes is None:
             raise NotDirect("the changes are not at hand")
         last = last_changes(changes_from(changes, 0), columns, key)
+        if last.kept:
+            raise NotDirect("values are left out of rows that are not there")
         failpoint("lake.before_merge")
         schema = spark_schema(columns)
         table = self._catalog.load(CURRENT, name)
@@ -336,15 +361,74 @@ class IcebergTables:
             raise NotDirect("the table's key changes")
         if snapshots.durable_lsn(current.metadata, self.slot_name) != start_lsn:
             raise NotDirect("the current table is not as of the batch's start")
+        files = None if at_hand is not None else self._last_of_history(name, start_lsn, batch)
+        if self._by_position:
+            table = self.position_table(name)
+            if table.is_wanted():
+                if at_hand is not None:
+                    last = last_changes(changes_from(at_hand, start_lsn), columns, key)
+                else:
+                    last = last_changes_in(files or (), start_lsn, columns, key)
+                try:
+                    self._merge_by_position(table, Shape(columns, key), last, batch)
+                except NoIndex as error:
+                    # Without an index files are written anew, as in a table that is small.
+                    if table.has_marks():
+                        raise
+                    _log.warning("%s is merged by rewriting: %s", name, error)
+                else:
+                    return
         if at_hand is None:
-            at_hand = self._read_changes(name, start_lsn, columns, batch)
+            at_hand = read_changes(files or (), start_lsn, columns)
         gone, written = merge(current, changes_from(at_hand, start_lsn), columns, key)
         self.replace(current, gone, written, snapshots.mark(batch), kept(batch))
 
-    def _read_changes(
-        self, name: str, start_lsn: int, columns: pa.Schema, batch: Batch
-    ) -> pa.Table:
-        """Read a batch's changes from history, whose last commit it is."""
+    def _merge_by_position(
+        self, table: IcebergPositionTable, shape: Shape, last: LastChanges, batch: Batch
+    ) -> None:
+        failpoint("lake.before_merge")
+        table.merge(last, shape, Mark(snapshots.mark(batch), kept(batch)))
+        try:
+            table.fold_small(shape)
+        except (NotDirect, OSError, SpillwayError, pa.ArrowException) as error:
+            # The batch is committed; a later one finds the same.
+            _log.warning("small files of %s stay as they are: %s", batch.slot_name, error)
+
+    def position_table(self, name: str) -> IcebergPositionTable:
+        """Return a current table as it is merged by position."""
+
+        def made() -> IcebergPositionTable:
+            return IcebergPositionTable(
+                partial(self.existing, CURRENT, name),
+                name,
+                index_directory(self.path, name),
+                partial(lease.check, self.path),
+            )
+
+        return only_table(self.path, f"{CURRENT}/{name}", IcebergPositionTable, made)
+
+    def fold(self, name: str, held: Callable[[], AbstractContextManager[Any]]) -> bool:
+        """Fold position deletes and small files of a current table, beside its batches; *held* is
+        its lock. Return whether it is a table for that.
+        """
+        try:
+            current = self.position_table(name)
+            if not self._by_position and not current.has_marks():
+                return False
+            table = self.existing(CURRENT, name)
+            key = _key(table)
+            if key == MULTISET:
+                return False
+            columns = types.lake_schema(table.schema(), notes_of(table))
+            # Who went back to rewriting wants no marks.
+            current.fold(Shape(columns, key), held, None if self._by_position else 0.0)
+        except NotDirect as error:
+            _log.debug("%s is compacted at once: %s", name, error)
+            return False
+        return True
+
+    def _last_of_history(self, name: str, start_lsn: int, batch: Batch) -> list[LakePath]:
+        """Return the files of a batch in history, whose last commit it is."""
         history = self._catalog.load(HISTORY, name)
         if history is None:
             raise NotDirect("a table is not there")
@@ -353,7 +437,7 @@ class IcebergTables:
         changes = snapshots.added_after(history, self.slot_name, start_lsn)
         if changes is None:
             raise NotDirect("history was written anew")
-        return read_changes([stored_path(file.file_path) for file in changes], start_lsn, columns)
+        return [stored_path(file.file_path) for file in changes]
 
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
@@ -367,13 +451,13 @@ class IcebergTables:
             self._append(CURRENT, name, written, batch)
             return
         check_same_key(name, _key(table), key)
-        files = snapshots.data_files(table, table.current_snapshot())
+        files, deletes = snapshots.live_files(table, table.current_snapshot())
         frame = effect.frame.persist()
         try:
             effect = NetEffect(frame, effect.truncated, effect.kept_columns)
             on = tuple(columns.names) if key == MULTISET else key
             gone = files if effect.truncated else self._touched(table, files, frame, on)
-            current = self._frame(table, [] if effect.truncated else gone)
+            current = self._frame(table, [] if effect.truncated else gone, deletes)
             current = current.select(*map(quoted, schema.names))
             joined = merged_copies if key == MULTISET else merged_rows
             rows = joined(current, effect, schema, tuple(columns.names), key)
@@ -404,7 +488,7 @@ class IcebergTables:
     def replace(
         self,
         table: Table,
-        gone: Iterable[DataFile],
+        gone: Sequence[DataFile],
         written: Sequence[Written],
         said: Mapping[str, str],
         properties: Mapping[str, str],
@@ -414,7 +498,13 @@ class IcebergTables:
         failpoint("lake.before_merge")
         with self.transaction(table) as transaction:
             transaction.set_properties(dict(properties))
-            snapshots.Replacing(transaction, table, said, gone, added).commit()
+            with_them = None
+            if snapshots.has_deletes(table):
+                # Deletes of some files that are gone do no harm; a merge by position, or a fold,
+                # drops them.
+                files, deletes = snapshots.everything(table)
+                with_them = deletes if len(gone) == len(files) else None
+            snapshots.Replacing(transaction, table, said, gone, added, with_them).commit()
 
     def _create(
         self, kind: str, name: str, schema: StructType, properties: Mapping[str, str]
@@ -422,7 +512,7 @@ class IcebergTables:
         lake = to_arrow_schema(schema, timezone="UTC")
         iceberg = types.iceberg_schema(lake)
         said = {
-            **_PROPERTIES,
+            **PROPERTIES,
             **properties,
             snapshots.SLOT: self.slot_name,
             types.NOTES: types.noted(iceberg, schema, lake, {}),
@@ -433,9 +523,11 @@ class IcebergTables:
     def _written(self, table: Table, rows: DataFrame) -> list[Written]:
         return write_rows(rows, data_directory(table), types.file_schema(table.schema()))
 
-    def _frame(self, table: Table, files: Iterable[DataFile]) -> DataFrame:
+    def _frame(
+        self, table: Table, files: Iterable[DataFile], deletes: Sequence[DataFile] = ()
+    ) -> DataFrame:
         schema = types.spark_schema(table.schema(), notes_of(table))
-        return read_files(self._spark, files, schema)
+        return read_files(self._spark, files, schema, deletes=deletes)
 
 
 def reads_ids(spark: SparkSession) -> None:
@@ -449,6 +541,7 @@ def read_files(
     schema: StructType,
     *more: Column,
     called: Callable[[str], str] = str,
+    deletes: Sequence[DataFile] = (),
 ) -> DataFrame:
     """Return the rows of data files; columns are found by ids, those that a file lacks are null.
 
@@ -461,6 +554,7 @@ def read_files(
         schema: their columns.
         more: columns beside them, of the files.
         called: how the columns are called in the frame, by their names.
+        deletes: files of position deletes; the rows that they name are left out.
     """
     paths = [spark_address(stored_path(file.file_path)) for file in files]
     named = [
@@ -468,6 +562,8 @@ def read_files(
     ]
     if paths:
         rows = spark.read.schema(StructType(named)).parquet(*paths)
+        if deletes:
+            rows = _without_deleted(spark, rows, deletes)
     else:
         rows = spark.createDataFrame([], StructType(named))
     return rows.select(
@@ -477,6 +573,24 @@ def read_files(
         ),
         *more,
     )
+
+
+def _without_deleted(
+    spark: SparkSession, rows: DataFrame, deletes: Sequence[DataFile]
+) -> DataFrame:
+    """Leave out the rows of data files that position deletes name: a file's name is its own."""
+    gone = spark.read.schema(_DELETED).parquet(
+        *(spark_address(stored_path(file.file_path)) for file in deletes)
+    )
+    name = F.element_at(F.split("file_path", "/"), -1)
+    gone = gone.select(name.alias("in file"), F.col("pos").alias("at row"))
+    # Both sides are files, which have such metadata: it is the rows' before they are joined.
+    placed = rows.select(
+        "*",
+        F.col("_metadata.file_name").alias("in file"),
+        F.col("_metadata.row_index").alias("at row"),
+    )
+    return placed.join(gone, ["in file", "at row"], "left_anti").drop("in file", "at row")
 
 
 def _by_id(field: StructField) -> str:
@@ -506,7 +620,8 @@ def read_at(
         return None
     reads_ids(spark)
     schema = types.spark_schema(_schema_of(table, snapshot), notes_of(table))
-    return read_files(spark, snapshots.data_files(table, snapshot), schema)
+    files, deletes = snapshots.live_files(table, snapshot)
+    return read_files(spark, files, schema, deletes=deletes)
 
 
 def _schema_of(table: Table, snapshot: Snapshot) -> Schema:

@@ -56,14 +56,17 @@ class IcebergUpkeep:
 
     def size(self) -> tuple[int, int]:
         """Return how many files the table has, and their bytes."""
-        files = self._files(self._table())
-        return len(files), sum(file.file_size_in_bytes for file in files)
+        table = self._table()
+        files, deletes = snapshots.live_files(table, table.current_snapshot())
+        return len(files), sum(file.file_size_in_bytes for file in [*files, *deletes])
 
     def compact(self) -> None:
         """Make one file of small ones."""
         table = self._table()
-        small = [f for f in self._files(table) if f.file_size_in_bytes < _FILE_BYTES // 4]
-        if len(small) < 2:
+        files, deletes = snapshots.live_files(table, table.current_snapshot())
+        small = [file for file in files if file.file_size_in_bytes < _FILE_BYTES // 4]
+        # Files of which rows are marked are folded instead.
+        if deletes or len(small) < 2:
             return
         layout = types.file_schema(table.schema())
         writer = DataFileWriter(data_directory(table), layout, _FILE_BYTES)

@@ -202,6 +202,10 @@ class ParquetTables:
         description = self._description(CURRENT, name)
         return None if description is None else tuple(description["key"])
 
+    @property
+    def takes_special(self) -> bool:
+        return False
+
     def merge_plain(self, *_: object) -> bool:
         """Leave it to :meth:`apply`: the table is written whole in any case."""
         return False
