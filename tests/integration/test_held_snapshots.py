@@ -171,6 +171,31 @@ def test_how_long_one_is_held(
     _until(lambda: not holders())
 
 
+def test_a_session_serves_the_next_one(
+    service: Service, pg18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "SPARE_S", 60.0)
+    is_held = "state = 'idle in transaction' AND backend_xmin IS NOT NULL"
+    sessions = f"SELECT pid, {is_held} FROM pg_stat_activity WHERE datname = current_database()"
+    first = service.call("POST", "/slots/first/snapshot")["snapshot_name"]
+    ((pid,),) = pg18.query(f"SELECT pid FROM pg_stat_activity WHERE {is_held}")
+    service.call("DELETE", "/slots/first/snapshot")
+    _until(lambda: (pid, False) in pg18.query(sessions))
+    again = service.call("POST", "/slots/first/snapshot")["snapshot_name"]
+    assert again != first
+    assert (pid, True) in pg18.query(sessions)
+    service.call("DELETE", "/slots/first/snapshot")
+    _until(lambda: (pid, False) in pg18.query(sessions))
+    # One that has ended is not used, nor is one kept for long.
+    pg18.execute("SELECT pg_terminate_backend(%s)", [pid])
+    monkeypatch.setattr(exports, "SPARE_S", 0.0)
+    service.call("POST", "/slots/first/snapshot")
+    ((other,),) = pg18.query(f"SELECT pid FROM pg_stat_activity WHERE {is_held}")
+    assert other != pid
+    service.call("DELETE", "/slots/first/snapshot")
+    _until(lambda: other not in [row[0] for row in pg18.query(sessions)])
+
+
 def test_one_is_given_up_in_time_and_when_the_service_stops(pg18: Database, tmp_path: Path) -> None:
     pg18.execute("CREATE TABLE t (id int)")
     held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"

@@ -22,6 +22,10 @@ with its session, and with the lease on the source. The slot stays where it is: 
 imported it takes another one.
 
 While a pair is looked for, the log is kept from where the slot may come to stand.
+
+A session whose snapshot was given up is kept for SPARE_S, without a transaction: a subscriber that
+synchronises many tables asks for one after the other, and to connect is a good part of what each
+costs the primary.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -60,8 +66,11 @@ HELD_MAX: Final = 32
 PAIRED: Final = "paired"
 TEMPORARY_SLOT: Final = "temporary_slot"
 #: WAL that is not flushed for so long is helped on.
-_UNFLUSHED_S: Final = 0.05
+_UNFLUSHED_S: Final = 0.02
 _THREADS: Final = 8
+#: How long sessions without a snapshot are kept, and how many.
+SPARE_S: Final = 1.0
+_SPARE_MAX: Final = 4
 _PAUSE_MAX_S: Final = 0.05
 
 
@@ -85,6 +94,9 @@ class SnapshotExports:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="spillway-snapshot")
         self._is_closing = False
         self._held: dict[str, _Held] = {}
+        #: sessions that wait for another snapshot, and until when, the oldest first
+        self._spare: list[tuple[SnapshotSession, float]] = []
+        self._sparing = threading.Lock()
         self._counter = itertools.count()
         #: (source, database, LSN) of those that are looked for
         self._looking: dict[int, tuple[str, str, int]] = {}
@@ -143,6 +155,7 @@ class SnapshotExports:
                 )
             if late or not is_served(slot_name):
                 self._give_up(slot_name, held)
+        self._dismiss_spare(time.monotonic())
 
     def _prolong(self, held: _Held) -> None:
         held_s = self._settings.snapshot_hold_s
@@ -157,6 +170,7 @@ class SnapshotExports:
             for held in self._held.values():
                 await self._in_worker(held.session.close)
             self._held.clear()
+            self._dismiss_spare(math.inf)
             self._threads.shutdown(wait=False)
 
     def needed(self) -> dict[tuple[str, str], int]:
@@ -172,7 +186,38 @@ class SnapshotExports:
         if self._held.get(slot_name) is held:
             del self._held[slot_name]
         # Not waited for: a primary may take its time.
-        self._threads.submit(held.session.close)
+        self._threads.submit(self._put_by, held.session)
+
+    def _put_by(self, session: SnapshotSession) -> None:
+        """Keep a session whose snapshot is given up for the next one, or close it. On a thread."""
+        is_kept = session.rest()
+        with self._sparing:
+            is_kept = is_kept and not self._is_closing and len(self._spare) < _SPARE_MAX
+            if is_kept:
+                self._spare.append((session, time.monotonic() + SPARE_S))
+        if not is_kept:
+            session.close()
+
+    def _dismiss_spare(self, now_s: float) -> None:
+        """Close the sessions that were kept for long enough by *now_s*."""
+        with self._sparing:
+            over = [session for session, until_s in self._spare if until_s <= now_s]
+            self._spare = [entry for entry in self._spare if entry[0] not in over]
+        for session in over:
+            self._threads.submit(session.close)
+
+    async def _session(self, dsn: str) -> SnapshotSession:
+        """Return a session that is not used: one that was kept, if there is one that lives."""
+        while True:
+            with self._sparing:
+                entry = next((entry for entry in self._spare if entry[0].dsn == dsn), None)
+                if entry is None:
+                    return SnapshotSession(dsn)
+                self._spare.remove(entry)
+            session, _ = entry
+            if await self._in_worker(session.alive):
+                return session
+            self._threads.submit(session.close)
 
     # -- taking one -----------------------------------------------------------------------------
 
@@ -212,15 +257,17 @@ class SnapshotExports:
             )
         number = next(self._counter)
         self._looking[number] = (source, session.database, session.decoded_lsn)
-        holder = SnapshotSession(session.conninfo)
+        holder: SnapshotSession | None = None
         try:
+            holder = await self._session(session.conninfo)
             snapshot = await self._take(holder, slot_name, session, at_least, fall_back=fall_back)
             yield snapshot
         except BaseException:
             # Not waited for: whoever asked may be gone, and a thread may have its turn with it. Who
             # stops has no threads any more.
-            with contextlib.suppress(RuntimeError):
-                self._threads.submit(holder.close)
+            if holder is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._threads.submit(holder.close)
             raise
         finally:
             del self._looking[number]

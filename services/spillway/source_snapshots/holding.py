@@ -77,7 +77,7 @@ class SnapshotSession:
     """
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
         self._connection: Connection | None = None
         self._is_closed = False
         self._turn = threading.Lock()
@@ -124,7 +124,7 @@ class SnapshotSession:
             Whatever *over* returns.
         """
         with (
-            exported_by_slot(self._dsn, slot_name, _say_nothing, over) as (lsn, name),
+            exported_by_slot(self.dsn, slot_name, _say_nothing, over) as (lsn, name),
             self._used() as connection,
         ):
             connection.execute("ROLLBACK")
@@ -154,6 +154,15 @@ class SnapshotSession:
             return False
         return True
 
+    def rest(self) -> bool:
+        """Give the snapshot up, and keep the session for the next one; False when that can't be."""
+        try:
+            with self._used() as connection:
+                connection.execute("ROLLBACK")
+        except SpillwayError:
+            return False
+        return True
+
     def close(self) -> None:
         """Give the snapshot up; safe to repeat."""
         with self._turn:
@@ -171,12 +180,12 @@ class SnapshotSession:
                 )
             try:
                 if self._connection is None:
-                    self._connection = _connect(self._dsn)
+                    self._connection = _connect(self.dsn)
                     self._connection.execute(_SETTINGS, [_STATEMENT_TIMEOUT])
                 yield self._connection
             except psycopg.Error as error:
                 raise SourceError(
-                    f"the source refused: {' '.join(redact(str(error), self._dsn).split())}",
+                    f"the source refused: {' '.join(redact(str(error), self.dsn).split())}",
                     hint="Check the source's log.",
                     sqlstate=error.sqlstate,
                 ) from error
