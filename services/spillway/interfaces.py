@@ -27,9 +27,11 @@ from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
 from spillway.token_gate import TokenGate
 from spillway.walsender.server import ClientRules, WalsenderServer
 from spillway.watch.actions import SOURCE_ACTIONS, SUBSCRIPTION_ACTIONS, USER_ACTIONS, noted
+from spillway.watch.ddl_recorder import DdlRecorder
 from spillway.watch.past import Past
 from spillway.watch.recorder import Recorder
 from spillway.watch.sampler import Sampler
+from spillway.watch.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -105,6 +107,8 @@ async def listening(
     alerts = Alerts(metadata)
     recorder = Recorder(metadata.metrics, engine, sampler)
     past = Past(metadata.metrics, recorder)
+    ddl_recorder = DdlRecorder(metadata.schema_changes, engine, sampler)
+    timeline = Timeline(metadata.schema_changes)
     watchman = Watchman(metadata, engine, sampler, process)
     listener = _bind(doors.host, doors.http_port)
     pg_listener = None if doors.pg_port is None else _bind(doors.host, doors.pg_port)
@@ -121,6 +125,7 @@ async def listening(
         sampler=sampler,
         alerts=alerts,
         past=past,
+        timeline=timeline,
     )
     app = create_app(
         engine,
@@ -135,6 +140,7 @@ async def listening(
         alerts=alerts,
         sampler=sampler,
         past=past,
+        timeline=timeline,
     )
     server = HttpServer(app, bound=http_bound, certificate=doors.certificate)
     # gRPC binds by number, so a free port has to be found first.
@@ -154,6 +160,7 @@ async def listening(
     admin.start()
     watchman.start()
     recorder.start()
+    ddl_recorder.start()
     connections = GrpcConnections(grpc_port, grpc_bound)
     watches = [asyncio.create_task(connections.watch(), name="spillway-grpc-connections")]
     if doors.certificate is not None:
@@ -180,6 +187,7 @@ async def listening(
             watch.cancel()
         # Pages that are open would hold the server for as long as they are.
         await recorder.stop()
+        await ddl_recorder.stop()
         await watchman.stop()
         await admin.stop()
         await grpc_server.stop(_GRPC_GRACE_S)

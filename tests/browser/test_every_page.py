@@ -39,7 +39,9 @@ PAGES = {
     "a rule": "/ui/alerts/rules/everything",
     "add a channel": "/ui/alerts/new-channel",
     "a channel": "/ui/alerts/channels/mail",
+    "schema": "/ui/schema?source=main",
     "events": "/ui/events?kind=action",
+    "the contract": "/docs",
     "no such page": "/ui/nowhere",
     "no such slot": "/ui/slots/nowhere",
 }

@@ -57,6 +57,7 @@ from spillway.service.model import (
     ChangeQuery,
     Consumer,
     DatabaseSession,
+    DdlChange,
     Decoding,
     FoundChange,
     Obstacle,
@@ -107,6 +108,8 @@ class FakeEngine:
         #: what find_changes finds, and what it was asked
         self.found: list[FoundChange] = []
         self.asked: list[ChangeQuery] = []
+        #: what take_ddl gives
+        self.ddl: list[DdlChange] = []
         #: by source and database
         self.tables: dict[tuple[str, str], list[TableInfo]] = {}
         self.publications: dict[tuple[str, str], list[PublicationInfo]] = {}
@@ -508,6 +511,10 @@ class FakeEngine:
             rest = (begin or Lsn(0), skip + limit)
             return Preview(tuple(shown), self._end, rest, more=True, cut=True)
         return Preview(tuple(shown), self._end, None, more=False)
+
+    async def take_ddl(self) -> list[DdlChange]:
+        taken, self.ddl = self.ddl, []
+        return taken
 
     async def find_changes(self, source: str, database: str, query: ChangeQuery) -> ChangePage:
         """Return :attr:`found` as they are, *limit* of them: looking is the real one's."""

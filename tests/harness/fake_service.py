@@ -25,6 +25,7 @@ from spillway.stream.server import create_grpc_server
 from spillway.watch.past import Past
 from spillway.watch.recorder import Recorder
 from spillway.watch.sampler import Sampler
+from spillway.watch.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -74,6 +75,8 @@ class FakeService:
         self.sampler = Sampler(self.engine, self.subscriptions)
         self.recorder = Recorder(metadata.metrics, self.engine, self.sampler)
         self._past = Past(metadata.metrics, self.recorder)
+        self.schema_changes = metadata.schema_changes
+        self._timeline = Timeline(metadata.schema_changes)
         if self._has_pages:
             self._admin = self.run(self._make_admin())
         config = uvicorn.Config(
@@ -87,6 +90,7 @@ class FakeService:
                 alerts=self.alerts,
                 sampler=self.sampler,
                 past=self._past,
+                timeline=self._timeline,
             ),
             port=self.http_port,
             log_level="warning",
@@ -128,6 +132,7 @@ class FakeService:
             sampler=self.sampler,
             alerts=self.alerts,
             past=self._past,
+            timeline=self._timeline,
         )
         admin.start()
         return admin

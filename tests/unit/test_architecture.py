@@ -134,7 +134,9 @@ KNOWS_ONLY = {
     "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1", "alerts"},
     "admin": GROUND | {"service", "subscriber", "watch", "alerts"},
     # What is seen from above; who did what is stored, and how everything was.
-    "watch": GROUND | {"service", "subscriber", "store.rows", "store.events", "store.metrics"},
+    "watch": GROUND
+    | {"service", "subscriber", "store.rows", "store.events", "store.metrics"}
+    | {"store.schema_changes"},
     # What is wrong is the watch's to say, and what was told the store's to remember.
     "alerts": GROUND | {"service", "store", "watch"},
     # What clients ask of a source itself is asked as the receiver asks.

@@ -39,7 +39,7 @@ _PAGES: Final = ("/ui/", "/ui")
 #: pages of the REST service that a browser with a session may look at as well
 _ALSO: Final = frozenset({"/docs", "/openapi.json", "/metrics"})
 
-_HEADERS: Final = {
+HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
     "'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -127,6 +127,17 @@ def set_cookie(response: Response, request: Request, value: str) -> None:
     )
 
 
+def note_access(request: Request, sessions: Sessions) -> None:
+    """Note in a request what pages are told of who asks; a session may be none, as of one who came
+    in by a bearer token.
+    """
+    cookie = cookie_of(request)
+    is_valid = sessions.is_valid(cookie)
+    request.state.csrf = sessions.csrf(cookie) if is_valid else ""
+    request.state.is_inside = is_valid or not sessions.asks_token
+    request.state.can_log_out = is_valid and sessions.asks_token
+
+
 class AccessCheck:
     """The ASGI layer around the pages."""
 
@@ -157,7 +168,7 @@ class AccessCheck:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
                 if new_cookie:

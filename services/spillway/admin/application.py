@@ -10,13 +10,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from spillway.admin.access import AccessCheck, Sessions, is_page, set_cookie
+from spillway.admin.access import (
+    HEADERS,
+    AccessCheck,
+    Sessions,
+    is_page,
+    note_access,
+    set_cookie,
+)
 from spillway.admin.alert_pages import AlertPages
 from spillway.admin.change_pages import ChangePages
 from spillway.admin.event_pages import EventPages
@@ -26,6 +34,7 @@ from spillway.admin.overview_pages import OverviewPages
 from spillway.admin.palette_pages import PalettePages
 from spillway.admin.past_pages import PastPages
 from spillway.admin.rendering import Pages
+from spillway.admin.schema_pages import SchemaPages
 from spillway.admin.slot_pages import SlotPages
 from spillway.admin.source_pages import SourcePages
 from spillway.admin.subscription_pages import SubscriptionPages
@@ -42,6 +51,7 @@ if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
     from spillway.watch.past import Past
+    from spillway.watch.timeline import Timeline
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +74,7 @@ class Admin:
         sampler: Sampler | None = None,
         alerts: Alerts | None = None,
         past: Past | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.sessions = Sessions(token)
         self._gate = gate or TokenGate(token)
@@ -81,7 +92,9 @@ class Admin:
             PalettePages,
         )
         made: list[PageGroup] = [group(*parts) for group in groups]
-        made.append(PastPages(past, alerts, *parts))
+        made.append(PastPages(past, alerts, timeline, *parts))
+        if timeline is not None:
+            made.append(SchemaPages(timeline, *parts))
         if alerts is not None:
             made += [AlertPages(alerts, *parts), EventPages(alerts, *parts)]
         routes = [
@@ -109,6 +122,16 @@ class Admin:
     def admits(self, scope: Scope) -> bool:
         """Say whether the REST service's guard lets a request without a token pass."""
         return self.sessions.admits(scope)
+
+    def in_shell(self, request: Request, title: str, body: str) -> Response:
+        """Show *body*, which is HTML, as a page among the others; for a request that the REST
+        service's guard has let in, whoever it is of.
+        """
+        note_access(request, self.sessions)
+        response = self._pages.page(request, "shell.html", live="", title=title, body=Markup(body))  # noqa: S704 - ours
+        response.headers.update(HEADERS)
+        response.headers["Cache-Control"] = "no-store"
+        return response
 
     def start(self) -> None:
         """Begin to look at the engine."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from spillway.errors import SpillwayError
 from spillway.watch.history import TICK_S
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from spillway.watch.history import Track
     from spillway.watch.past import Past
+    from spillway.watch.timeline import SchemaChange
 
 #: The ranges that the charts have, in seconds.
 RANGES: Final = {
@@ -114,7 +116,7 @@ def with_gaps(series: Series, longest_s: float) -> Series:
 
 def marks_of(
     events: Iterable[Any], kind: str, name: str, source: str | None
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Return what of *events* belongs on the charts of something, oldest first: what is of it, of
     its source, and of the service.
     """
@@ -140,3 +142,15 @@ def marks_of(
         }
         for event in reversed(found[:MARKS_MAX])
     ]
+
+
+def ddl_mark(change: SchemaChange) -> dict[str, Any]:
+    """Return a change of the schema as a mark."""
+    query = {"source": change.source, "database": change.database, "table": change.table}
+    return {
+        "at": round(change.committed_at.timestamp(), 1),
+        "kind": "ddl",
+        "severity": "ddl",
+        "title": f"DDL on {change.table}: {' '.join(change.words)}",
+        "link": f"/ui/schema?{urlencode(query)}",
+    }

@@ -49,6 +49,7 @@ PAGES: Final = (
     Entry("page", "Subscriptions", "Lakes and databases that are filled", "/ui/subscriptions"),
     Entry("page", "Consumers", "Who reads, and how far they are", "/ui/consumers"),
     Entry("page", "Changes", "What happened to a row", "/ui/changes"),
+    Entry("page", "Schema", "What DDL did to tables", "/ui/schema"),
     Entry("page", "Events", "What happened, and who did what", "/ui/events"),
     Entry("page", "Alerts", "Who is told of what", "/ui/alerts"),
     Entry("page", "API", "The REST calls", "/docs"),

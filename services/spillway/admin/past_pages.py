@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from spillway.admin.charts import MARKS_MAX, RANGES, marks_of, series_of
+from spillway.admin.charts import MARKS_MAX, RANGES, ddl_mark, marks_of, series_of
 from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest
 from spillway.watch.past import KINDS
@@ -19,15 +19,19 @@ if TYPE_CHECKING:
 
     from spillway.alerts.registry import Alerts
     from spillway.watch.past import Past
+    from spillway.watch.timeline import Timeline
 
 
 class PastPages(PageGroup):
     """``/ui/past``."""
 
-    def __init__(self, past: Past | None, alerts: Alerts | None, *parts: Any) -> None:
+    def __init__(
+        self, past: Past | None, alerts: Alerts | None, timeline: Timeline | None, *parts: Any
+    ) -> None:
         super().__init__(*parts)
         self._past = past
         self._alerts = alerts
+        self._timeline = timeline
 
     def routes(self) -> list[Route]:
         return [
@@ -42,13 +46,20 @@ class PastPages(PageGroup):
 
     async def _marks(self, request: Request) -> Response:
         kind, name, reach = _asked(request)
-        found = await self._events(kind, name, timedelta(seconds=RANGES[reach]))
-        return JSONResponse(marks_of(found, kind, name, self._source_of(kind, name)))
+        since = datetime.now(UTC) - timedelta(seconds=RANGES[reach])
+        source = self._source_of(kind, name)
+        marks = marks_of(await self._events(kind, name, since), kind, name, source)
+        if self._timeline is not None and source is not None:
+            changes = await self._timeline.last(
+                MARKS_MAX, since=since, source=source, database=self._database_of(kind, name)
+            )
+            marks += [ddl_mark(change) for change in changes]
+        marks.sort(key=lambda mark: mark["at"])
+        return JSONResponse(marks[-MARKS_MAX:])
 
-    async def _events(self, kind: str, name: str, reach: timedelta) -> list[Any]:
+    async def _events(self, kind: str, name: str, since: datetime) -> list[Any]:
         if self._alerts is None:
             return []
-        since = datetime.now(UTC) - reach
         source = self._source_of(kind, name)
         questions: list[dict[str, Any]] = [{kind: name}, {"kind": "started"}, {"kind": "stopped"}]
         if source is not None and kind != "source":
@@ -67,6 +78,14 @@ class PastPages(PageGroup):
             one = view.subscription(name)
             return None if one is None else one.source
         return name
+
+    def _database_of(self, kind: str, name: str) -> str | None:
+        view = self._sampler.view
+        if kind == "slot":
+            slot = view.slot(name)
+            return None if slot is None else slot.info.database
+        one = view.subscription(name) if kind == "subscription" else None
+        return None if one is None else one.database
 
 
 def _asked(request: Request) -> tuple[str, str, str]:

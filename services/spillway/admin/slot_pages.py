@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from spillway.admin.changes import OPERATIONS, Filter, rows_of
+from spillway.admin.equivalents import equivalents_of
 from spillway.admin.forms import Form, confirm_name, databases_of, done, moment_of
 from spillway.admin.live import changed_regions, event
 from spillway.admin.page_group import PageGroup
@@ -59,6 +60,7 @@ class SlotPages(PageGroup):
         return [
             Route("/ui/slots", self._create, methods=["POST"]),
             Route("/ui/slots/new", self._new),
+            Route("/ui/slots/as-commands", self._as_commands, methods=["POST"]),
             Route("/ui/slots/database", self._database),
             Route(slot, self._show),
             Route(f"{slot}/changes", self._changes),
@@ -217,6 +219,20 @@ class SlotPages(PageGroup):
         """Give the form's field for a database of another source."""
         found = databases_of(self._sampler.view, request.query_params.get("source", ""))
         return HTMLResponse(self._pages.text("parts/database_field.html", **found))
+
+    async def _as_commands(self, request: Request) -> Response:
+        form = Form(request)
+        body: dict[str, Any] = {
+            name: form.text(name) for name in ("slot_name", "source", "database", "plugin")
+        }
+        if options := form.options("options"):
+            body["options"] = options
+        if form.flag("two_phase"):
+            body["two_phase"] = True
+        if (start := form.lsn("start_lsn")) is not None:
+            body["start_lsn"] = str(start)
+        found = equivalents_of("slot", body)
+        return HTMLResponse(self._pages.text("parts/equivalents.html", equivalents=found))
 
     async def _create(self, request: Request) -> Response:
         form = Form(request)

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spillway.admin.equivalents import equivalents_of
 from spillway.admin.forms import Form, confirm_name, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
@@ -36,6 +37,7 @@ class SourcePages(PageGroup):
             Route("/ui/sources", self._create, methods=["POST"]),
             Route("/ui/sources/new", self._new),
             Route("/ui/sources/check", self._check, methods=["POST"]),
+            Route("/ui/sources/as-commands", self._as_commands, methods=["POST"]),
             Route("/ui/sources/{name}", self._show),
             Route("/ui/sources/{name}/tables", self._tables),
             Route("/ui/sources/{name}/alter", self._alter, methods=["POST"]),
@@ -132,15 +134,18 @@ class SourcePages(PageGroup):
         text = self._pages.text("parts/source_check.html", facts=facts, problems=problems)
         return Response(text, media_type="text/html")
 
+    async def _as_commands(self, request: Request) -> Response:
+        form = Form(request)
+        body = {"name": form.text("name"), "capture": _capture(form)}
+        text = self._pages.text(
+            "parts/equivalents.html", equivalents=equivalents_of("source", body)
+        )
+        return Response(text, media_type="text/html")
+
     async def _create(self, request: Request) -> Response:
         form = Form(request)
         try:
-            capture = {
-                "origin": "none" if form.flag("capture_origin") else "any",
-                "tables": form.lines("capture_tables"),
-                "publications": form.lines("capture_publications"),
-            }
-            source = await self._engine.create_source(form.text("name"), _dsn(form), capture)
+            source = await self._engine.create_source(form.text("name"), _dsn(form), _capture(form))
         except SourceError as error:
             return self._missing(error)
         await self._sampler.look()
@@ -167,6 +172,14 @@ class SourcePages(PageGroup):
         await self._engine.drop_source(name, keep_slot=form.flag("keep_slot"))
         await self._sampler.look()
         return done(request, "/")
+
+
+def _capture(form: Form) -> dict[str, Any]:
+    return {
+        "origin": "none" if form.flag("capture_origin") else "any",
+        "tables": form.lines("capture_tables"),
+        "publications": form.lines("capture_publications"),
+    }
 
 
 def _dsn(form: Form) -> str:

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from spillway.admin.conflict_view import conflict_view, remedy_of
+from spillway.admin.equivalents import equivalents_of
 from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
@@ -30,12 +31,12 @@ from spillway.subscriber.model import SubscriptionSpec
 from spillway.subscriber.stats import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
 
     from spillway.declarations.lake_options import LakeOption
-    from spillway.subscriber.model import SubscriptionInfo
+    from spillway.subscriber.model import SubscriptionInfo, TableState
 
 _LOG_LINES: Final = 60
 #: The formats as the form names them, the one that is chosen first.
@@ -60,6 +61,7 @@ class SubscriptionPages(PageGroup):
             Route("/ui/subscriptions/tables", self._choice),
             Route("/ui/subscriptions/tables/more", self._more),
             Route("/ui/subscriptions/check", self._check, methods=["POST"]),
+            Route("/ui/subscriptions/as-commands", self._as_commands, methods=["POST"]),
             Route(one, self._show),
             Route(f"{one}/conflicts", self._conflicts),
             Route(f"{one}/conflicts/{{id:path}}", self._conflict),
@@ -158,6 +160,7 @@ class SubscriptionPages(PageGroup):
             "stats": stats_of(one),
             "is_silent": _is_silent(one),
             "tables": _shown_tables(one),
+            "example": _example_table(one),
             "lines": await self._subscriptions.log(one.name, _LOG_LINES),
             "findings": [finding for finding in findings if finding.link == link],
         }
@@ -232,6 +235,22 @@ class SubscriptionPages(PageGroup):
         """Look whether the target can be filled; nothing is made."""
         notes = await self._subscriptions.check(_spec(Form(request)))
         return HTMLResponse(self._pages.text("parts/target_check.html", notes=notes))
+
+    async def _as_commands(self, request: Request) -> Response:
+        spec = _spec(Form(request))
+        body: dict[str, Any] = {
+            "name": spec.name,
+            "source": spec.source,
+            "database": spec.database,
+            "target": dict(spec.target),
+        }
+        for name in ("tables", "publications"):
+            if chosen := getattr(spec, name):
+                body[name] = list(chosen)
+        if not spec.copy_data:
+            body["copy_data"] = False
+        found = equivalents_of("subscription", body)
+        return HTMLResponse(self._pages.text("parts/equivalents.html", equivalents=found))
 
     # -- doing --------------------------------------------------------------------------------
 
@@ -337,8 +356,36 @@ def _shown_tables(one: SubscriptionInfo) -> dict[str, Any]:
         "more": max(0, len(order) - _TABLES_SHOWN),
         "count": len(states),
         "ready": sum(table.state == "ready" for table in states),
+        "aside": sum(table.state == "quarantined" for table in states),
         "counts": Counter(table.sync_state for table in states if table.sync_state),
+        "copying": _copying(states),
     }
+
+
+def _copying(states: Sequence[TableState]) -> dict[str, Any] | None:
+    """Sum up the copies that run; None: none does. What is not known of one is not of all."""
+    copying = [table for table in states if table.state == "copying"]
+    if not copying:
+        return None
+    totals = [table.bytes_total for table in copying]
+    rates = [t.bytes_per_second for t in copying if t.bytes_per_second is not None]
+    done = sum(table.bytes_copied or 0 for table in copying)
+    total = None if None in totals else sum(size or 0 for size in totals)
+    rate = sum(rates) if rates else None
+    return {
+        "tables": len(copying),
+        "bytes": done,
+        "total": total,
+        "rate": rate,
+        "seconds_left": max(0, total - done) / rate if total is not None and rate else None,
+    }
+
+
+def _example_table(one: SubscriptionInfo) -> str:
+    """Return the table that commands name: the one that most needs them."""
+    order = ("quarantined", "waiting", "copying", "ready")
+    known = sorted(one.table_states, key=lambda t: (order.index(t.state), t.table))
+    return known[0].table if known else (one.tables or ("schema.table",))[0]
 
 
 def _new_lake(form: Form) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from spillway.cli import (
     completion,
     connection,
     context,
+    ddl,
     decode,
     event,
     recv,
@@ -78,6 +79,7 @@ app.add_typer(event.app, name="event")
 app.add_typer(context.app, name="context")
 app.command("recv")(recv.recv)
 app.command("changes")(changes.changes)
+app.command("ddl")(ddl.ddl)
 app.command("decode")(decode.decode)
 app.command("certify")(certify.certify)
 

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.catalog.resolution import Resolution
     from spillway.decoding.capture import CaptureFilter
+    from spillway.decoding.schema_changes import CommittedDdl
     from spillway.decoding.sink import TransactionSink
     from spillway.decoding.transaction import Piece
     from spillway.pg.versions import WalVersion
@@ -400,6 +401,10 @@ class Decoder:
         """
         self._buffer.set_skimming(True)
         self._schema_changes.leave_out()
+
+    def note_ddl(self, note: Callable[[CommittedDdl], None]) -> None:
+        """Have *note* called with what each transaction that commits did to tables."""
+        self._schema_changes.note(note)
 
     def transactions(self) -> list[tuple[int, int, int, int]]:
         """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops

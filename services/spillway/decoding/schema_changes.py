@@ -34,6 +34,9 @@ when somebody asks. This costs each transaction that changes a
 table's definition some tenths of a millisecond a table, and others nothing.
 
 Memory: the definitions of tables that transactions in progress have changed.
+
+Whoever decodes may have what commits *noted* (:meth:`SchemaChanges.note`), for people to look at
+later: of a transaction :data:`NOTED_MAX` changes at most. Nothing is kept for that otherwise.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spillway.catalog.storage_map import NO_XIDS
 from spillway.errors import DecodingError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable
+    from collections.abc import Callable, Collection, Hashable
 
     from spillway._kernels.reorder.buffer import ReorderBuffer
     from spillway.catalog.descriptor import RelationDescriptor
@@ -55,6 +58,24 @@ if TYPE_CHECKING:
     from spillway.catalog.table_state import TableRows, TableState
     from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.invalidations import Invalidations
+
+
+#: of one transaction
+NOTED_MAX: Final = 500
+
+
+class CommittedDdl(NamedTuple):
+    """What a transaction that committed did to tables."""
+
+    xid: int
+    #: where its commit record starts
+    commit_lsn: int
+    #: microseconds since 2000-01-01 00:00 UTC
+    commit_time: int
+    #: of SCHEMA_CHANGEs
+    contents: tuple[bytes, ...]
+    #: how many more there were
+    more: int
 
 
 class SchemaChanges:
@@ -78,8 +99,16 @@ class SchemaChanges:
         #: of each top-level transaction: the names that it gave to schemas, of whose tables it was
         #: told
         self._schemas_told: Final[dict[int, dict[int, str]]] = {}
+        #: told of what commits
+        self._note: Callable[[CommittedDdl], None] | None = None
+        #: of each top-level transaction, for that: the (sub)transaction, and a content
+        self._noted: Final[dict[int, list[tuple[int, bytes]]]] = {}
         #: and as of when that was looked at
         self._looked_at: Final[dict[int, Hashable]] = {}
+
+    def note(self, note: Callable[[CommittedDdl], None]) -> None:
+        """Have *note* called with what each transaction that commits did to tables."""
+        self._note = note
 
     def leave_out(self) -> None:
         """Queue nothing from here on."""
@@ -113,14 +142,30 @@ class SchemaChanges:
             own_xids = self._buffer.own_xids(top_xid)
             if self._mirror.has_changes(own_xids):
                 for oid in dict.fromkeys((*oids, *self._moved(top_xid, own_xids))):
-                    rows = self._rows(oid, own_xids)
-                    self._tell(oid, top_xid, top_xid, self._state(rows, own_xids))
+                    after = self._state(self._rows(oid, own_xids), own_xids)
+                    self._tell(oid, top_xid, top_xid, after)
+                    self._recall_noted(oid, top_xid, own_xids, after)
+
+    def _recall_noted(
+        self, oid: int, top_xid: int, own_xids: Collection[int], after: TableState | None
+    ) -> None:
+        before = self._state(self._rows(oid, NO_XIDS), NO_XIDS)
+        if before is None and after is None:
+            return
+        if before is not None and after is not None and after.defines_as(before):
+            return
+        if self._is_captured(oid, after, own_xids) or self._is_captured(oid, before, NO_XIDS):
+            content = _content(oid, before, after, is_rewritten=False)
+            text = json.dumps(content, separators=(",", ":")).encode()
+            self._noted.setdefault(top_xid, []).append((top_xid, text))
 
     def abort(self, top_xid: int, xids: Collection[int]) -> None:
         """Forget what went with *xids*, which have aborted: all of *top_xid*, or a part of it."""
         if top_xid in xids:
             self.forget(top_xid)
             return
+        if noted := self._noted.get(top_xid):
+            noted[:] = [one for one in noted if one[0] not in xids]
         # Schemas may have other names again.
         if self._schemas_told.pop(top_xid, None) is not None:
             self._looked_at.pop(top_xid, None)
@@ -133,8 +178,17 @@ class SchemaChanges:
         if again:
             self._invalidations.touch(top_xid, again)
 
+    def commit(self, top_xid: int, lsn: int, time: int) -> None:
+        """Have what a transaction did noted, which commits at *lsn*, and forget it."""
+        if self._note is not None and (noted := self._noted.get(top_xid)):
+            contents = tuple(content for _, content in noted[:NOTED_MAX])
+            more = len(noted) - len(contents)
+            self._note(CommittedDdl(top_xid, lsn, time, contents, more))
+        self.forget(top_xid)
+
     def forget(self, top_xid: int) -> None:
         """Forget a transaction that has ended."""
+        self._noted.pop(top_xid, None)
         self._told.pop(top_xid, None)
         self._schemas_told.pop(top_xid, None)
         self._looked_at.pop(top_xid, None)
@@ -186,6 +240,10 @@ class SchemaChanges:
                 content["joined"] = self._above(after.parent if after else None, own_xids)
             text = json.dumps(content, separators=(",", ":")).encode()
             self._buffer.add_schema_change(xid, lsn, text)
+            if self._note is not None:
+                noted = self._noted.setdefault(top_xid, [])
+                # Of those beyond the bound the number is what matters.
+                noted.append((xid, text if len(noted) < NOTED_MAX else b""))
 
     def _above(
         self, parent: tuple[int, str, str] | None, own_xids: Collection[int]

@@ -215,9 +215,14 @@ class TransactionEnds:
             and not self._filtered(origin)
         )
         if flags & reorder.TOUCHED_CATALOG:
-            if delivers and not flags & reorder.INCOMPLETE:
+            # What is in the log already is noted again: nobody knows whether it was.
+            is_known = delivers or self._is_delivered_already(end, origin)
+            if is_known and not flags & reorder.INCOMPLETE:
                 self._schema_changes.flush(xid, lsn)
-            self._schema_changes.forget(xid)
+            if is_known:
+                self._schema_changes.commit(xid, lsn, end.time)
+            else:
+                self._schema_changes.forget(xid)
         told = bool(
             end.xinfo & rmgr.XACT_XINFO_HAS_INVALS
             or flags & reorder.TOUCHED_CATALOG
@@ -278,6 +283,13 @@ class TransactionEnds:
             return told
         self._deliver(header, self._buffer.take(xid), invalidated.decoded)
         return told
+
+    def _is_delivered_already(self, end: TransactionEnd, origin: int) -> bool:
+        return (
+            self._builder.state == SnapshotState.CONSISTENT
+            and end.database_oid in (0, self._database_oid)
+            and not self._filtered(origin)
+        )
 
     def piece(self, xid: int, header: TransactionHeader | None = None) -> DecodedPiece:
         """Take what there is of top-level *xid* out of the buffer; the caller closes it."""

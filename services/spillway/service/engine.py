@@ -59,6 +59,7 @@ from spillway.plugins.registry import (
 from spillway.receiver.primary import with_database
 from spillway.receiver.table_privileges import check_readable
 from spillway.service import inventory, slot_options
+from spillway.service.ddl import ddl_changes
 from spillway.service.exports import SnapshotExports
 from spillway.service.inventory import TABLES_MAX
 from spillway.service.model import PluginInfo, SlotSpec
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         ChangePage,
         ChangeQuery,
         Consumer,
+        DdlChange,
         Obstacle,
         Preview,
         PrimaryCost,
@@ -728,6 +730,18 @@ class Engine:
         start = slot.confirmed_flush_lsn if start_lsn is None else start_lsn
         session = await self._session(slot)
         return await self._in_worker(read_preview, session, slot_name, start, limit, skip)
+
+    async def take_ddl(self) -> list[DdlChange]:
+        """Take what DDL did to tables; see the interface."""
+        taken = [
+            (source.row.name, session, ddl)
+            for source in self._sources.all()
+            for session in source.sessions()
+            for ddl in session.take_ddl()
+        ]
+        if not taken:
+            return []
+        return await self._in_worker(ddl_changes, taken)
 
     # -- changes, whoever has them ------------------------------------------------------------
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ChangePage,
         ChangeQuery,
         Consumer,
+        DdlChange,
         Obstacle,
         PluginInfo,
         Preview,
@@ -261,6 +262,14 @@ class EngineInterface(Protocol):
         consumer.
 
         *skip* changes of the first transaction are left out: those that a preview before has shown.
+        """
+        ...
+
+    async def take_ddl(self) -> list[DdlChange]:
+        """Take what DDL did to tables in transactions that were decoded since this was called last,
+        in the order of their commits for each database.
+
+        What was decoded is taken once by whoever asks; after a start some of it comes again.
         """
         ...
 

@@ -8,7 +8,7 @@ here, so that interfaces know the service alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spillway.delivery.change_query import (
     OPERATIONS,
@@ -37,6 +37,7 @@ __all__ = [
     "ColumnValue",
     "Consumer",
     "DatabaseSession",
+    "DdlChange",
     "Decoding",
     "EncodedBatch",
     "FoundChange",
@@ -273,6 +274,24 @@ class PublicationInfo:
     #: those that are published whole
     schemas: tuple[str, ...]
     tables: tuple[PublishedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DdlChange:
+    """What DDL did to one table, in a transaction that committed."""
+
+    source: str
+    database: str
+    xid: int
+    #: where its transaction's commit record starts
+    commit_lsn: Lsn
+    committed_at: datetime
+    #: counts what the transaction did, from 0 on
+    number: int
+    #: as docs/reference/ddl-events.md has it
+    event: Mapping[str, Any]
+    #: how many more the transaction did, of which nothing is noted
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spillway.catalog.bootstrap_database import bootstrap_database
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway.catalog.mirror import CatalogMirror
+    from spillway.decoding.schema_changes import CommittedDdl
     from spillway.receiver.archive import WalArchive
     from spillway.receiver.primary import SourceDatabase
     from spillway.receiver.wal_reader import WalReader
@@ -109,6 +111,8 @@ _CHECKPOINT_PAUSE_MAX: Final = 30
 #: A database of which nothing was written makes one so many times less often: to pass over again
 #: what is others' costs next to nothing after a restart.
 _IDLE_PAUSES: Final = 12
+#: transactions with DDL, when nobody takes them
+_DDL_KEPT: Final = 2000
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
 
@@ -219,6 +223,8 @@ class Session:
         )
         self._verification = Verification(self._log, layout.root / "verified.json")
         self._questions = CatalogQuestions(database.name)
+        #: what DDL did, of transactions that have committed; taken by :meth:`take_ddl`
+        self._ddl: deque[CommittedDdl] = deque(maxlen=_DDL_KEPT)
         #: somebody waits for it to get further
         self._is_asked = False
         self._thread = threading.Thread(
@@ -519,6 +525,12 @@ class Session:
                     async with asyncio.timeout(_LOOK_S):
                         await told.wait()
 
+    def take_ddl(self) -> list[CommittedDdl]:
+        """Take what DDL did in transactions that committed since this was called last. After a
+        start some come again.
+        """
+        return [self._ddl.popleft() for _ in range(len(self._ddl))]
+
     async def source_flush_lsn(self) -> int:
         """Ask the primary where its WAL ends."""
         return await asyncio.to_thread(wal_flush_lsn, self.conninfo)
@@ -580,6 +592,7 @@ class Session:
         """Start from durable state and decode until told to stop."""
         self._log.recover()
         decoder = self._open_decoder()
+        decoder.note_ddl(self._ddl.append)
         self._decoder = decoder
         self._resume_streaming(decoder)
         try:

@@ -390,6 +390,10 @@ class Source:
 
     # -- sessions -----------------------------------------------------------------------------
 
+    def sessions(self) -> tuple[Session, ...]:
+        """Give every session that is up."""
+        return tuple(self._sessions.values())
+
     def session_of(self, database: str) -> Session | None:
         """Return the session of *database* if there is one."""
         return self._sessions.get(database)

@@ -17,6 +17,7 @@ from spillway.slot_manager.events.routes import router as events_router
 from spillway.slot_manager.findings.routes import router as findings_router
 from spillway.slot_manager.past.routes import router as past_router
 from spillway.slot_manager.publications.routes import router as publications_router
+from spillway.slot_manager.schema_changes.routes import router as schema_changes_router
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
 from spillway.slot_manager.subscriptions.routes import router as subscriptions_router
@@ -27,6 +28,7 @@ from spillway.token_gate import TokenGate
 from spillway.users.registry import Users
 from spillway.watch.past import Past
 from spillway.watch.sampler import Sampler
+from spillway.watch.timeline import Timeline
 
 _DESCRIPTION: Final = (
     "PostgreSQL logical decoding outside the server: replication slots as a service. LSNs are "
@@ -49,6 +51,7 @@ def create_app(
     alerts: Alerts | None = None,
     sampler: Sampler | None = None,
     past: Past | None = None,
+    timeline: Timeline | None = None,
 ) -> FastAPI:
     """Make the REST service.
 
@@ -68,6 +71,7 @@ def create_app(
         alerts: who is told what, and what happened; None only where nobody asks for it.
         sampler: what finds what is wrong, the one that pages have; one of its own otherwise.
         past: how things were; None only where nobody asks for it.
+        timeline: what changed in the schema; likewise.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -76,7 +80,9 @@ def create_app(
     app.state.users = users
     app.state.alerts = alerts
     app.state.sampler = sampler or Sampler(engine, subscriptions)
+    app.state.admin = admin
     app.state.past = past
+    app.state.timeline = timeline
     app.state.version = version
     app.state.certificate = certificate
     app.state.bounds = bounds
@@ -95,6 +101,7 @@ def create_app(
     v1.include_router(events_router)
     v1.include_router(findings_router)
     v1.include_router(past_router)
+    v1.include_router(schema_changes_router)
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(metrics.router)

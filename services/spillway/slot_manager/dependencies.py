@@ -13,6 +13,7 @@ from spillway.subscriber.interface import SubscriptionInterface
 from spillway.users.registry import Users
 from spillway.watch.past import Past
 from spillway.watch.sampler import Sampler
+from spillway.watch.timeline import Timeline
 
 
 def _engine(request: Request) -> EngineInterface:
@@ -39,12 +40,17 @@ def _past(request: Request) -> Past:
     return cast("Past", request.app.state.past)
 
 
+def _timeline(request: Request) -> Timeline:
+    return cast("Timeline", request.app.state.timeline)
+
+
 Engine = Annotated[EngineInterface, Depends(_engine)]
 Subscriptions = Annotated[SubscriptionInterface, Depends(_subscriptions)]
 UserRegistry = Annotated[Users, Depends(_users)]
 AlertRegistry = Annotated[Alerts, Depends(_alerts)]
 Watch = Annotated[Sampler, Depends(_sampler)]
 PastOf = Annotated[Past, Depends(_past)]
+SchemaTimeline = Annotated[Timeline, Depends(_timeline)]
 
 
 def _refuse_query(request: Request) -> None:

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spillway.errors import SpillwayError
@@ -45,6 +46,10 @@ class Pages(Protocol):
         """Say whether a request without a token may pass: to a page, which then asks who it is, or
         by a session.
         """
+        ...
+
+    def in_shell(self, request: Request, title: str, body: str) -> Response:
+        """Show *body*, which is HTML, as a page among the others."""
         ...
 
 

@@ -1,16 +1,20 @@
-"""The contract for a person with a browser, at ``/docs``.
+"""The contract for a person with a browser, at ``/docs``: in the admin UI's shell where there is
+one, and a page of its own otherwise.
 
-Plain HTML made here, with nothing to fetch from elsewhere: the service often runs where there is no
-way out.
+HTML made here, with nothing to fetch from elsewhere: the service often runs where there is no way
+out.
 """
 
 import json
 from collections.abc import Iterable
 from html import escape
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
+
+if TYPE_CHECKING:
+    from spillway.slot_manager import guard
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,29 +37,44 @@ _SECURITY_HEADERS: Final = {
 }
 
 
-@router.get("/docs", response_class=HTMLResponse)
-async def docs(request: Request) -> HTMLResponse:
+@router.get("/docs", response_class=HTMLResponse, response_model=None)
+async def docs(request: Request) -> Response:
     """Show the REST contract."""
     document: dict[str, Any] = request.app.openapi()
-    parts = [
-        f"<h1>{escape(document['info']['title'])}</h1>",
-        f"<p>{escape(document['info']['description'])}</p>",
-        '<p>The same as a document for programs: <a href="/openapi.json">openapi.json</a>.</p>',
-    ]
+    body = _contract(document)
+    shell: guard.Pages | None = request.app.state.admin
+    if shell is not None:
+        return shell.in_shell(request, "API", body)
+    return _page("Spillway API", f"<h1>Spillway API</h1>{body}")
+
+
+def _contract(document: dict[str, Any]) -> str:
+    by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            parts.append(_operation(method, path, operation))
-    parts.append("<h2>Bodies</h2>")
+            tag = next(iter(operation.get("tags", ())), "service")
+            by_tag.setdefault(tag, []).append((method, path, operation))
+    parts = [
+        f"<p>{escape(document['info']['description'])}</p>",
+        '<p>The same as a document for programs: <a href="/openapi.json">openapi.json</a>.</p>',
+        '<nav aria-label="Calls"><ul>',
+        *(f'<li><a href="#of-{escape(tag)}">{escape(tag)}</a></li>' for tag in by_tag),
+        '<li><a href="#bodies">bodies</a></li></ul></nav>',
+    ]
+    for tag, found in by_tag.items():
+        parts.append(f'<h2 id="of-{escape(tag)}">{escape(tag.capitalize())}</h2>')
+        parts += [_operation(*one) for one in found]
+    parts.append('<h2 id="bodies">Bodies</h2>')
     for name, schema in document["components"]["schemas"].items():
         parts.append(
-            f"<h3 id={escape(name)}>{escape(name)}</h3>"
-            f"<pre>{escape(json.dumps(schema, indent=2, ensure_ascii=False))}</pre>"
+            f'<h3 id="{escape(name)}">{escape(name)}</h3>'
+            f'<pre tabindex="0">{escape(json.dumps(schema, indent=2, ensure_ascii=False))}</pre>'
         )
-    return _page("Spillway API", "".join(parts))
+    return "".join(parts)
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    parts = [f"<h2><code>{method.upper()} {escape(path)}</code></h2>"]
+    parts = [f"<h3><code>{method.upper()} {escape(path)}</code></h3>"]
     parts.append(f"<p>{escape(operation.get('description', operation['summary']))}</p>")
     if parameters := operation.get("parameters"):
         rows = (
@@ -66,7 +85,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
             )
             for parameter in parameters
         )
-        parts.append(_table(("parameter", "in", ""), rows))
+        parts.append(_table(("parameter", "in", "what it is"), rows))
     takes = _reference(operation.get("requestBody", {}))
     gives = [
         f"{status} {_reference(response)}".strip()
@@ -89,9 +108,12 @@ def _reference(holder: dict[str, Any]) -> str:
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return (
+        f'<div class="table-wrap"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def _page(title: str, body: str) -> HTMLResponse:

@@ -333,3 +333,27 @@ class AlertMessageRow:
     error: str | None = None
     created_at: datetime = field(default_factory=_now)
     finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChangeRow:
+    """What DDL did to one table."""
+
+    #: counts up; 0: not stored yet
+    id: int = 0
+    source: str
+    database: str
+    #: where its transaction's commit record starts
+    commit_lsn: Lsn
+    #: of what the transaction did
+    number: int
+    xid: int
+    committed_at: datetime
+    #: create_table, alter_table or drop_table
+    kind: str
+    #: ``schema.table``, after it
+    table_name: str
+    #: changes, columns, rewritten, before: see ``watch/ddl_recorder.py``
+    document: Mapping[str, Any]
+    #: what subscriptions made of it, by their names: outcome, at, detail, before
+    outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0009_metrics"
+REVISION: Final = "0010_schema_changes"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -393,4 +393,24 @@ METRICS: Final = Table(
     Column("lag_seconds", Double),
     Column("retained_bytes", Double),
     Column("rate", Double),
+)
+
+#: What DDL did to tables, and what subscriptions made of it; see ``store/schema_changes.py``.
+SCHEMA_CHANGES: Final = Table(
+    "schema_changes",
+    METADATA,
+    _number(),
+    Column("source", String(63), ForeignKey("sources.name", ondelete="CASCADE"), nullable=False),
+    Column("database", String(63), nullable=False),
+    Column("commit_lsn", LsnType, nullable=False),
+    # Of what one transaction did.
+    Column("number", Integer, nullable=False),
+    Column("xid", BigInteger, nullable=False),
+    Column("committed_at", UtcDateTime, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("document", JSON, nullable=False),
+    # By the subscription's name.
+    Column("outcomes", JSON, nullable=False),
+    UniqueConstraint("source", "database", "commit_lsn", "number"),
 )

@@ -50,7 +50,7 @@ CODES: Final[Mapping[str, str]] = {
     "slot_lagging": "a slot lags, by time or by bytes",
 }
 #: What a subscription's error is when it waits at DDL.
-_SCHEMA_CHANGES: Final = frozenset(
+SCHEMA_CHANGES: Final = frozenset(
     {"target_schema_change", "lake_schema_change", "lake_schema_conflict"}
 )
 _BEHIND_BYTES: Final = 256 << 20
@@ -276,7 +276,7 @@ def _of_subscription(
     name, link = subscription.name, f"/ui/subscriptions/{subscription.name}"
     error = subscription.error
     if subscription.state == "failed":
-        paused = error is not None and error.code in _SCHEMA_CHANGES
+        paused = error is not None and error.code in SCHEMA_CHANGES
         yield Finding(
             "bad",
             f"Subscription {name} waits at a change of the schema"

@@ -59,7 +59,7 @@
     const time = moment.toLocaleTimeString();
     return Date.now() / 1000 - at < DAY / 2 ? time : `${moment.toLocaleDateString(undefined, { month: "short", day: "numeric" })}, ${time}`;
   };
-  const TONES = { bad: "--bad", warn: "--warn", ok: "--ok", info: "--muted" };
+  const TONES = { bad: "--bad", warn: "--warn", ok: "--ok", info: "--muted", ddl: "--accent" };
 
   // A point without neighbours is no line: it is drawn as a point.
   const alone = (u, series) => {
