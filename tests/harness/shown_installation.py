@@ -59,9 +59,14 @@ class ShownEngine(FakeEngine):
 
 
 def fill(service: FakeService) -> None:
-    """Put everything into *service*, whose engine is a :class:`ShownEngine`."""
+    """Put everything into *service*, whose engine is a :class:`ShownEngine`, in place of what a
+    test has made of it.
+    """
     engine = service.engine
     assert isinstance(engine, ShownEngine)
+    for kept in (engine.sources, engine.slots, engine.tables, engine.lags, engine.costs):
+        kept.clear()
+    service.subscriptions.subscriptions.clear()
     _add_sources(engine)
     for slot in _slots():
         engine.slots[slot["slot_name"]] = _slot(engine, **slot)
