@@ -665,6 +665,8 @@ def test_who_sleeps_says_how_far_it_passed_when_that_is_much(
     stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_walk, "_LOOK_BYTES", 1 << 18)
+    # Else the one that sleeps may lead, on a slow machine, and is not told then.
+    monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
     busy = Waiting(shared, ALL)
     until(lambda: bool(stored.waits))
     idle = Waiting(shared, Interested(OTHER))
@@ -862,3 +864,19 @@ def test_who_leads_for_long_stands_in_for_itself(stored: Stored, shared: SharedW
     assert idle.result() is None
     assert idle.reader.position == stored.wal.lsn
     assert other.call() is None
+
+
+@pytest.mark.usefixtures("patient", "seldom")
+def test_few_owners_are_called_at_once(stored: Stored, shared: SharedWalk) -> None:
+    substitutes = [Substitute() for _ in range(5)]
+    for substitute in substitutes:
+        substitute.has_more_to_do = True
+    with asleep(shared, *substitutes) as (busy, idle):
+        stored.append(1)
+        # The others come to it later, though nothing more has come.
+        for called in (2, 4, 5):
+            take_all(busy)
+            shared._walks[0].sleepers_due = True
+            until(lambda called=called: sum(bool(one.taken) for one in idle) == called)  # type: ignore[misc]
+            assert all(substitute.lsns[-1] == stored.wal.lsn for substitute in substitutes)
+        assert [one.result() for one in idle] == [None] * 5

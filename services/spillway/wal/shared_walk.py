@@ -92,6 +92,9 @@ _LOOKS_PER_S: Final = 2.5
 #: when so much was passed.
 STAND_IN_S: Final = 0.5
 _STAND_IN_READERS: Final = 8
+#: So many sleepers are woken at once for something that they must do themselves, a checkpoint most
+#: often; the others the next time: it takes the interpreter's lock from who decodes.
+_CALLED_AT_ONCE: Final = 2
 _LOOK_BYTES: Final = 32 << 20
 
 #: Who led is expected back that soon: at most so much later another reader leads.
@@ -210,6 +213,8 @@ class _Walk:
         self.sleepers: deque[RecordReader] = deque()
         self.listed_at, self.listed_lsn = 0.0, begin_lsn
         self.sleepers_due = False
+        #: how many of them may still be woken for something of their own
+        self.may_call = 0
         #: made since all that wait were looked at, and the number of the batch that came next then
         self.unseen_bytes = 0
         self.seen = 0
@@ -565,7 +570,7 @@ class SharedWalk:
             if is_due:
                 walk.sleepers = deque(walk.waiting)
                 walk.listed_at, walk.listed_lsn = now, walk.end_lsn
-                walk.sleepers_due = False
+                walk.sleepers_due, walk.may_call = False, _CALLED_AT_ONCE
             # Who is to go on in another walk must do that itself.
             is_furthest = all(walk.end_lsn >= other.end_lsn for other in self._walks)
             while walk.sleepers and not (at_end and len(lent) == _STAND_IN_READERS):
@@ -584,7 +589,7 @@ class SharedWalk:
 
     def _stand_in_for(self, reader: RecordReader) -> None:
         """Do what the owner of *reader*, which is lent, would with what there is for it."""
-        walk, has_more = reader.walk, True
+        walk, has_more, is_called = reader.walk, True, False
         assert reader.stand_in is not None
         while has_more:
             with self._lock:
@@ -592,11 +597,17 @@ class SharedWalk:
                 reader.read_lsn = reader.position
                 has_more = taken is not None
             try:
-                reader.passes |= reader.stand_in(taken, reader.position)
+                is_called = reader.stand_in(taken, reader.position)
             except BaseException as error:  # noqa: BLE001 - it is raised to who reads
                 reader.failure, has_more = error, False
+        is_put_off = is_called and walk.may_call <= 0
         with self._lock:
-            reader.is_lent, reader.told_lsn = False, reader.position
+            reader.is_lent = False
+            if not is_put_off:
+                # Else somebody stands in for it again soon, and is told the same.
+                reader.told_lsn = reader.position
+                reader.passes |= is_called
+                walk.may_call -= is_called
             if reader.is_stirred or reader.passes or reader.failure or walk.failure:
                 reader.is_stirred = False
                 reader.woken.notify()
