@@ -134,6 +134,7 @@ OTHER_SETTINGS = """
 | `SPILLWAY_LAKE_SOURCE_DSN` | none | the source's connection string, for initial loads: its role needs REPLICATION and SELECT |
 | `SPILLWAY_SUBSCRIPTION_RUN` | none | set by the service for a subscription's program, which bears it as its mark |
 | `SPILLWAY_SUBSCRIPTION` | none | likewise, the subscription's name: the service names it as the consumer of a slot |
+| `SPILLWAY_OWN_SOCKET` | none | likewise, the Unix socket by which a program that applies into PostgreSQL has its stream |
 
 ## Applying into PostgreSQL
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SUBSCRIPTION_VARIABLE: Final = "SPILLWAY_SUBSCRIPTION"
 #: A program's name for itself is shown up to here.
 _CLIENT_CHARACTERS_MAX: Final = 200
+#: In their environment, too: the socket that the change stream comes through.
+OWN_SOCKET_VARIABLE: Final = "SPILLWAY_OWN_SOCKET"
 _SUBSCRIPTION: Final = re.compile(r"spillway-subscription/([a-z0-9_]{1,63})(?:\s|$)")
 
 
@@ -26,6 +28,8 @@ _SUBSCRIPTION: Final = re.compile(r"spillway-subscription/([a-z0-9_]{1,63})(?:\s
 REST: Final = "REST"
 GRPC: Final = "gRPC"
 POSTGRESQL: Final = "PostgreSQL"
+#: … and the service's own programs
+OWN_SOCKET: Final = "own socket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Caller:
     address: str | None = None
     #: the User-Agent or application_name, cut to what can be shown
     client: str | None = None
-    #: what it speaks: :data:`REST`, :data:`GRPC` or :data:`POSTGRESQL`
+    #: what it speaks: :data:`REST`, :data:`GRPC`, :data:`POSTGRESQL` or :data:`OWN_SOCKET`
     protocol: str | None = None
     #: who it has shown to be, where users are known
     user: str | None = None

@@ -23,6 +23,7 @@ from spillway.listener_signs import ListenerSigns
 from spillway.slot_manager.app import create_app
 from spillway.slot_manager.server import HttpServer
 from spillway.stream.connections import GrpcConnections
+from spillway.stream.own_door import OwnDoor
 from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
 from spillway.token_gate import TokenGate
 from spillway.walsender.server import ClientRules, WalsenderServer
@@ -64,6 +65,8 @@ class Doors:
     certificate: ServerCertificate | None = None
     #: a Unix socket for gRPC of the service's own programs
     own_socket: Path | None = None
+    #: … and for their streams; None: there is none
+    own_door: Path | None = None
     #: see :func:`~spillway.stream.server.create_grpc_server`
     client_timeout_s: float = CLIENT_TIMEOUT_S
     #: of REST and of gRPC, see :class:`~spillway.connection_bound.ConnectionBound`
@@ -157,6 +160,10 @@ async def listening(
         client_timeout_s=doors.client_timeout_s,
     )
     await grpc_server.start()
+    own_door = None
+    if doors.own_door is not None:
+        own_door = OwnDoor(engine, gate, doors.own_door)
+        await own_door.start()
     admin.start()
     watchman.start()
     recorder.start()
@@ -190,6 +197,8 @@ async def listening(
         await ddl_recorder.stop()
         await watchman.stop()
         await admin.stop()
+        if own_door is not None:
+            await own_door.stop()
         await grpc_server.stop(_GRPC_GRACE_S)
         await http
         await asyncio.gather(*watches, return_exceptions=True)

@@ -201,7 +201,11 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
             await engine.settle(_HEAD_START_S)
             interfaces = await asyncio.to_thread(_import_interfaces)
             collector.begin()
-            with _own_socket(data.root, needed=certificate is not None) as own_socket:
+            with _own_directory(data.root) as own_directory:
+                # So that programs need no CA, no name and no certificate of their own, and go on
+                # when the service's certificate has expired.
+                own_socket = None if certificate is None else own_directory / "grpc"
+                own_door = own_directory / "stream"
                 async with interfaces.listening(
                     engine,
                     subscriptions,
@@ -216,6 +220,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
                         limits,
                         certificate,
                         own_socket,
+                        own_door,
                         settings.client_timeout_s,
                         settings.connections_per_address,
                         settings.pg_port,
@@ -224,7 +229,10 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
                 ) as ports:
                     # Programs are clients: they need gRPC from their first to their last word.
                     await subscriptions.start(
-                        _own_address(settings.host, ports[1], own_socket), token, settings.umask
+                        _own_address(settings.host, ports[1], own_socket),
+                        token,
+                        settings.umask,
+                        str(own_door),
                     )
                     await history.started(__version__)
                     try:
@@ -241,20 +249,14 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
 
 
 @contextlib.contextmanager
-def _own_socket(data_dir: Path, *, needed: bool) -> Iterator[Path | None]:
-    """Give the path of a Unix socket that nobody but this user reaches; its directory goes at the
-    end.
-
-    The service's own programs connect there, so that they need no CA, no name and no certificate of
-    their own, and go on when the service's certificate has expired.
+def _own_directory(data_dir: Path) -> Iterator[Path]:
+    """Give a directory for sockets that nobody but this user reaches: those of the service's own
+    programs. It goes at the end.
     """
-    if not needed:
-        yield None
-        return
     # A socket's path has 107 bytes at most. Directories of tempfile are 0700.
     parent = data_dir if len(os.fsencode(data_dir)) < 70 else None
     with tempfile.TemporaryDirectory(prefix="own-", dir=parent) as directory:
-        yield Path(directory) / "grpc"
+        yield Path(directory)
 
 
 def _own_address(host: str, port: int, own_socket: Path | None) -> str:

@@ -94,7 +94,7 @@ def ended(clients: StalledClients) -> Iterator[None]:
 def waiting(monkeypatch: pytest.MonkeyPatch) -> dict[object, int]:
     """Tell the bytes of the messages that wait to be sent."""
     waiting: dict[object, int] = {}
-    write = change_stream._Session._write
+    write = change_stream.Session._write
 
     async def noted(session: Any, message: bytes) -> None:
         waiting[session] = len(message)
@@ -104,7 +104,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> dict[object, int]:
         await write(session, held.pop())
         del waiting[session]
 
-    monkeypatch.setattr(change_stream._Session, "_write", noted)
+    monkeypatch.setattr(change_stream.Session, "_write", noted)
     return waiting
 
 

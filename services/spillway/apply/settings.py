@@ -31,6 +31,8 @@ class ApplySettings:
     selection: Selection
     token: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
+    #: by which the service's own programs have the stream; '': gRPC's
+    own_socket: str = ""
     two_phase: bool = False
     #: transactions in progress are applied as they come
     streaming: bool = False

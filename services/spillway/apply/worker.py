@@ -248,6 +248,7 @@ class _Run:
                     ),
                     token=settings.token,
                     tls=settings.tls,
+                    own_socket=settings.own_socket,
                 )
             except SlotActive:
                 if time.monotonic() >= deadline or self._stopping.is_set():

@@ -18,7 +18,7 @@ from spillway.delivery.change_query import (
     FoundChange,
     Position,
 )
-from spillway.delivery.model import Change, Consumer, Preview, StreamBatch
+from spillway.delivery.model import Change, Consumer, LiveConsumer, Preview, StreamBatch
 from spillway.plugins.messages import EncodedBatch, Notice
 from spillway.sessions.model import DatabaseSession, Decoding, SourceInfo
 
@@ -41,6 +41,7 @@ __all__ = [
     "Decoding",
     "EncodedBatch",
     "FoundChange",
+    "LiveConsumer",
     "Notice",
     "Obstacle",
     "PluginInfo",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from spillway.service.interface import EngineInterface, SlotStream
-    from spillway.service.model import StreamBatch
+    from spillway.service.model import LiveConsumer, StreamBatch
 
 SERVICE_NAME: Final = "spillway.v1.ChangeStream"
 
@@ -74,11 +74,17 @@ class ChangeStream:
         self, requests: AsyncIterator[change_stream_pb2.StreamRequest], context: Any
     ) -> None:
         """Serve one client until it or the stream ends."""
-        await _Session(self._engine, requests, context).run()
+        await Session(self._engine, requests, context).run()
 
 
-class _Session:
-    """A stream from its Start to its end."""
+class Session:
+    """A stream from its Start to its end.
+
+    Args:
+        engine: has the slots.
+        requests: of the client.
+        context: has gRPC's ``write``.
+    """
 
     def __init__(
         self,
@@ -96,10 +102,13 @@ class _Session:
         self._confirm_lsn = Lsn(0)
         self._flush_lsn = Lsn(0)
         self._client_is_done = False
+        #: who is given what comes live
+        self._live: LiveConsumer | None = None
         self._heard_at_s = time.monotonic()
         self._sent_at_s = time.monotonic()
 
     async def run(self) -> None:
+        """Serve it."""
         start = await self._read_start()
         async with self._engine.stream(
             start.slot_name,
@@ -140,7 +149,7 @@ class _Session:
         batch: StreamBatch | None = None
         try:
             while True:
-                batch = await stream.next_batch(0.0 if greeting else POLL_S)
+                batch = await stream.next_batch(0.0 if greeting else POLL_S, self._live)
                 moved = (batch.wal_end, batch.confirm_lsn) != (self._wal_end, self._confirm_lsn)
                 self._wal_end, self._confirm_lsn = batch.wal_end, batch.confirm_lsn
                 if batch.messages.count or batch.final:
@@ -183,6 +192,9 @@ class _Session:
         finally:
             # As in _send.
             del message
+        self._note_sent()
+
+    def _note_sent(self) -> None:
         self._sent_at_s = time.monotonic()
 
     async def _write_keepalive(self) -> None:

@@ -30,6 +30,7 @@ from spillway.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
+from spillway.stream.own_client import OwnStreamReader
 from spillway.stream.status import error_from_rpc
 from spillway.tls import ClientTls
 from spillway.v1 import change_stream_pb2, slots_pb2, slots_pb2_grpc
@@ -93,7 +94,39 @@ def open_stream(
         SpillwayError: what the service refused it for (UnknownSlot, SlotActive, …), NotReady when
             it can't be reached, or TlsFailed when one side does not trust the other.
     """
-    start = change_stream_pb2.Start(
+    start = _start(slot_name, start_lsn, upto_lsn, options, batch_bytes, peek=peek)
+    return ChangeStreamReader(target, start, token, tls)
+
+
+def open_own_stream(
+    socket_path: str,
+    slot_name: str,
+    *,
+    start_lsn: Lsn | None = None,
+    options: Mapping[str, str] | None = None,
+    batch_bytes: int = 0,
+    token: str | None = None,
+) -> OwnStreamReader:
+    """Start a stream as :func:`open_stream` does, by the socket that the service has for its own
+    programs.
+
+    Raises:
+        SpillwayError: as for :func:`open_stream`.
+    """
+    start = _start(slot_name, start_lsn, None, options, batch_bytes, peek=False)
+    return OwnStreamReader(socket_path, start, token, _name())
+
+
+def _start(
+    slot_name: str,
+    start_lsn: Lsn | None,
+    upto_lsn: Lsn | None,
+    options: Mapping[str, str] | None,
+    batch_bytes: int,
+    *,
+    peek: bool,
+) -> change_stream_pb2.Start:
+    return change_stream_pb2.Start(
         slot_name=slot_name,
         start_lsn=start_lsn or 0,
         upto_lsn=upto_lsn or 0,
@@ -101,7 +134,6 @@ def open_stream(
         batch_bytes=batch_bytes,
         peek=peek,
     )
-    return ChangeStreamReader(target, start, token, tls)
 
 
 def get_slot(
@@ -166,13 +198,16 @@ def release_snapshot(
 
 
 def _options() -> tuple[tuple[str, object], ...]:
-    """Give the channel's options, with how this program calls itself: what the service shows of
-    it.
-    """
+    """Give the channel's options, with how this program calls itself."""
+    return (*_OPTIONS, ("grpc.primary_user_agent", _name()))
+
+
+def _name() -> str:
+    """How this program calls itself: what the service shows of it."""
     names = [f"spillway/{__version__}", f"(pid {os.getpid()} on {socket.gethostname()})"]
     if subscription := os.environ.get(SUBSCRIPTION_VARIABLE):
         names.insert(0, f"spillway-subscription/{subscription}")
-    return (*_OPTIONS, ("grpc.primary_user_agent", " ".join(names)))
+    return " ".join(names)
 
 
 def open_channel(target: str, tls: ClientTls | None = None) -> Any:

@@ -107,13 +107,15 @@ class Subscriptions:
         while not await self._read(lambda _: True):
             pass
 
-    async def start(self, grpc: str, token: str | None, umask: int | None = None) -> None:
-        """Start the programs, which find the service's gRPC at *grpc*, and finish what was begun
-        before.
+    async def start(
+        self, grpc: str, token: str | None, umask: int | None = None, own_socket: str = ""
+    ) -> None:
+        """Start the programs, which find the service's gRPC at *grpc* and its socket for own
+        programs at *own_socket*, and finish what was begun before.
 
         Their files are made with *umask*; None: this process's.
         """
-        self._service = Service(self._engine, self._metadata, grpc, token, umask)
+        self._service = Service(self._engine, self._metadata, grpc, token, umask, own_socket)
         for name, supervisor in tuple(self._supervisors.items()):
             if not supervisor.row.enabled:
                 await supervisor.clear()

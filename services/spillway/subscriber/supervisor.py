@@ -39,7 +39,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spillway.caller import SUBSCRIPTION_VARIABLE
+from spillway.caller import OWN_SOCKET_VARIABLE, SUBSCRIPTION_VARIABLE
 from spillway.errors import (
     MetadataError,
     NotReady,
@@ -102,6 +102,8 @@ class Service:
     token: str | None
     #: that programs begin with; None: the service's own
     umask: int | None = None
+    #: where its own programs may have their stream, as an alternative to gRPC
+    own_socket: str = ""
 
 
 class Supervisor:
@@ -400,6 +402,7 @@ class Supervisor:
         environment = {k: v for k, v in os.environ.items() if k not in _PRIVATE}
         environment |= program.environment
         environment[SUBSCRIPTION_VARIABLE] = self.row.name
+        environment[OWN_SOCKET_VARIABLE] = service.own_socket
         environment["PYTHONUNBUFFERED"] = "1"
         if service.token is not None:
             environment["SPILLWAY_TOKEN"] = service.token

@@ -323,10 +323,10 @@ async def test_a_slow_client_costs_no_memory(target: str, engine: FakeEngine) ->
     def count(stream: Any) -> None:
         original = stream.next_batch
 
-        async def next_batch(timeout_s: float) -> Any:
+        async def next_batch(timeout_s: float, live: object) -> Any:
             nonlocal handed_out
             handed_out += 1
-            return await original(timeout_s)
+            return await original(timeout_s, live)
 
         stream.next_batch = next_batch
 

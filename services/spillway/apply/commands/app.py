@@ -26,6 +26,8 @@ from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.status import ApplyStatusFile
 from spillway.apply.target.forget import forget_subscription
 from spillway.apply.worker import ApplyWorker
+from spillway.caller import OWN_SOCKET_VARIABLE
+from spillway.collector import collector
 from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.errors import InvalidRequest
 from spillway.pg.lsn import Lsn
@@ -114,6 +116,7 @@ def _settings(
         ),
         token=environment.token,
         tls=environment.client_tls,
+        own_socket=os.environ.get(OWN_SOCKET_VARIABLE, ""),
         two_phase=two_phase,
         streaming=streaming,
         only_local=only_local,
@@ -163,6 +166,8 @@ def run(
         settings = _settings(**given)
         if status_file is not None:
             settings = replace(settings, conflicts_file=status_file.with_name(CONFLICTS_FILE))
+        # What is imported stays: it is not looked through between two transactions.
+        collector.begin()
         ApplyWorker(settings, status, stopping).run()
 
 

@@ -103,6 +103,8 @@ class GroupedWriter:
         #: names of what is prepared
         self._prepared: dict[bytes, bytes] = {}
         self._names = 0
+        #: … for good
+        self._kept_names: dict[bytes, bytes] = {}
         #: whether the group goes on with the transaction that pieces before it have begun
         self._goes_on = False
         self._origins = self._own_origins()
@@ -233,12 +235,17 @@ class GroupedWriter:
         """Write new rows and commit, in one round trip: an INSERT writes all of its rows or fails,
         and behind what failed nothing is done. So nobody needs to look before the commit.
         """
-        pipeline = self._begun()
+        commit = [
+            (self._kept(query), params) for query, params in self._session.commit_queries(head)
+        ]
+        pipeline = _Pipeline(self._pgconn)
+        # Rows that are new are looked for nowhere: the planner may do as it likes.
+        pipeline.add(b"BEGIN")
         for step in made:
             self._add(pipeline, step, tables)
         ended = 0
-        for query in self._session.commit_queries(head):
-            ended = pipeline.add(query)
+        for name, params in commit:
+            ended = pipeline.execute(name, params, (0,) * len(params))
         self._session.committed(head, lsn_of(pipeline.run()[ended]))
 
     def plans(self, group: ChangeGroup) -> Plans | None:
@@ -356,6 +363,19 @@ class GroupedWriter:
             if cursor.rowcount == step.rows:
                 return ""
             return f"{_what(step)} wrote {cursor.rowcount}"
+
+    def _kept(self, query: bytes) -> bytes:
+        """Return what a statement of every commit is prepared as: for good, and outside of what
+        may fail, behind which nothing is prepared.
+        """
+        if (known := self._kept_names.get(query)) is None:
+            self._names += 1
+            known = b"spillway_%d" % self._names
+            pipeline = _Pipeline(self._pgconn)
+            pipeline.prepare(known, query)
+            pipeline.run()
+            self._kept_names[query] = known
+        return known
 
     def _name(self, query: bytes, pipeline: _Pipeline) -> bytes:
         """Return what a statement is prepared as, and prepare it if it is not; the one that was

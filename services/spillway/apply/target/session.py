@@ -62,6 +62,8 @@ _LOCK_PAUSE_S: Final = 0.25
 #: it until somebody writes again.
 _FLUSH_AFTER_S: Final = 1.0
 _INSERT_LSN: Final = b"SELECT pg_catalog.pg_current_wal_insert_lsn()"
+_MOVE: Final = b"UPDATE spillway.progress SET remote_lsn = $1, commit_time = $2 WHERE %s"
+_XACT_SETUP: Final = b"SELECT pg_catalog.pg_replication_origin_xact_setup($1, $2)"
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _OK: Final = frozenset({pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK})
 
@@ -239,17 +241,23 @@ class TargetSession:
         """Return :meth:`commit`'s statements for the simple protocol; the last gives the LSN that
         :meth:`committed` takes.
         """
-        return b" ".join(query + b";" for query in self.commit_queries(head))
-
-    def commit_queries(self, head: Head) -> list[bytes]:
-        """Return :meth:`commit`'s statements, one by one."""
         # An LSN, a time and a quoted name.
-        update = "UPDATE spillway.progress SET remote_lsn = '{}', commit_time = '{}' WHERE {}"
+        update = "UPDATE spillway.progress SET remote_lsn = '{}', commit_time = '{}' WHERE {}; "
         position = update.format(
             Lsn(head.end_lsn), _time(head), f"subscription = {self._literal()}"
         ).encode()
-        setup = self._xact_setup(head).removesuffix(b"; ")
-        return [position, *([setup] if setup else ()), b"COMMIT", _INSERT_LSN]
+        return position + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
+
+    def commit_queries(self, head: Head) -> list[tuple[bytes, tuple[bytes, ...]]]:
+        """Return :meth:`commit`'s statements one by one, with their parameters: such as are the
+        same for every commit, and may stay prepared.
+        """
+        where = f"subscription = {self._literal()}"
+        position = str(Lsn(head.end_lsn)).encode(), _time(head).encode()
+        queries = [(_MOVE % where.encode(), position)]
+        if self.uses_origin:
+            queries.append((_XACT_SETUP, position))
+        return [*queries, (b"COMMIT", ()), (_INSERT_LSN, ())]
 
     def prepare(self, head: Head, gid: str) -> int:
         """PREPARE TRANSACTION what is open, and then keep *head*'s position: a row in the prepared

@@ -130,8 +130,8 @@ class ConsumerView(ResponseModel):
     )
     sent_lsn: LsnText | None = Field(description="How far a stream was handed out.")
     protocol: str | None = Field(
-        description="What it speaks: REST, gRPC or PostgreSQL; null: not known, as a service of a "
-        "release before this was kept serves it."
+        description="What it speaks: REST, gRPC, PostgreSQL or own socket; null: not known, as a "
+        "service of a release before this was kept serves it."
     )
     user: str | None = Field(description="Who it has shown to be, over PostgreSQL's protocol.")
 

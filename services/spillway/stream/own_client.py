@@ -1,0 +1,252 @@
+"""The other side of :mod:`spillway.stream.own_door`: what a subscription's program reads its stream
+with.
+
+As :class:`~spillway.stream.client.ChangeStreamReader`, but without threads: who waits for a batch
+waits for the socket, for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from spillway.errors import NotReady, SpillwayError, remote_error
+from spillway.pg.lsn import Lsn
+from spillway.stream import wire
+from spillway.v1 import change_stream_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LENGTH_BYTES: Final = 4
+#: … and what it is
+_HEAD_BYTES: Final = 5
+_MESSAGE: Final = ord("m")
+_ERROR: Final = ord("e")
+#: Small frames, many of them, are read at one go.
+_READ_BYTES: Final = 64 * 1024
+#: How long leaving a stream waits for the slot to have taken the last feedback.
+_CLOSE_S: Final = 10.0
+
+
+class OwnStreamReader:
+    """An open stream. Read by one thread at a time; confirmed, and woken, by any.
+
+    Raises:
+        SpillwayError: what the service refused it for; NotReady when it can't be reached.
+    """
+
+    def __init__(
+        self, path: str, start: change_stream_pb2.Start, token: str | None, client: str
+    ) -> None:
+        self._path = path
+        self._buffer = bytearray()
+        self._sending = threading.Lock()
+        self._flush_lsn = self._stored_lsn = Lsn(0)
+        self._ended = self._final = False
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+        self._first: wire.Batch | None = None
+        try:
+            self._socket.connect(path)
+            hello = json.dumps({"token": token, "client": client}).encode()
+            # At one go: who is refused for the first finds the answer, not a socket that is closed.
+            self._send(hello, change_stream_pb2.StreamRequest(start=start).SerializeToString())
+            # The service answers at once, if only with a keepalive, when it has given us the slot.
+            self._first = self._receive()
+        except StopIteration:
+            self._shut()
+            raise NotReady("the service ended the stream", hint="Try again.") from None
+        except OSError as error:
+            self._shut()
+            raise self._gone(error) from None
+        except SpillwayError:
+            self._shut()
+            raise
+
+    def __iter__(self) -> Iterator[wire.Batch]:
+        return self
+
+    def __next__(self) -> wire.Batch:
+        """Wait for the next batch; ends after the final one.
+
+        Raises:
+            SpillwayError: the stream broke; NotReady if the service is gone, and trying again makes
+                sense.
+        """
+        first, self._first = self._first, None
+        return first if first is not None else self._receive()
+
+    def take(self, timeout_s: float) -> wire.Batch | None:
+        """Return the next batch; None when there is none within *timeout_s*, or :meth:`wake` was
+        called.
+
+        Raises:
+            StopIteration: nothing comes any more.
+            SpillwayError: as for the next batch.
+        """
+        if self._first is not None or self._is_whole() or self._is_readable(timeout_s):
+            return next(self)
+        return None
+
+    def wake(self) -> None:
+        """Have who waits in :meth:`take`, or the next who would, come back at once."""
+        with self._sending:
+            if self._woken >= 0:
+                os.eventfd_write(self._woken, 1)
+
+    def confirm(
+        self, flush_lsn: Lsn, *, write_lsn: Lsn | None = None, apply_lsn: Lsn | None = None
+    ) -> None:
+        """Tell the service that everything before *flush_lsn* is durable here."""
+        self._flush_lsn = max(self._flush_lsn, flush_lsn)
+        self._feed_back(write_lsn, apply_lsn, reply_requested=False)
+
+    def request_reply(self) -> None:
+        """Ask for a keepalive at once, which ends the wait of whoever iterates."""
+        self._feed_back(None, None, reply_requested=True)
+
+    def close(self) -> None:
+        """End the stream, after the slot has taken the last feedback if it can within a few
+        seconds. Nobody reads meanwhile.
+        """
+        try:
+            if not self._ended and self._flush_lsn > self._stored_lsn:
+                self._await_stored(time.monotonic() + _CLOSE_S)
+        except (OSError, SpillwayError, StopIteration):
+            # What was not confirmed comes again.
+            pass
+        finally:
+            self._shut()
+
+    def _await_stored(self, deadline: float) -> None:
+        if not self._final:
+            self.request_reply()
+        while self._stored_lsn < self._flush_lsn:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            self.take(left_s)
+
+    def _shut(self) -> None:
+        self._ended = True
+        with self._sending:
+            self._socket.close()
+            if self._woken >= 0:
+                os.close(self._woken)
+                self._woken = -1
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def _receive(self) -> wire.Batch:
+        if self._ended:
+            raise StopIteration
+        if self._final:
+            # The slot takes what was confirmed before the service ends the stream.
+            self._send(b"")
+        try:
+            kind, data = self._frame()
+            if kind == _ERROR:
+                told = json.loads(bytes(data))
+                code, message, hint = told["code"], told["message"], told["hint"]
+                raise remote_error(code, message, hint=hint, **told["details"])
+        except OSError as error:
+            self._ended = True
+            raise self._gone(error) from None
+        except SpillwayError:
+            self._ended = True
+            raise
+        if kind != _MESSAGE:
+            self._ended = True
+            raise StopIteration
+        batch = wire.decode_response(data)
+        self._final = batch.final
+        self._stored_lsn = max(self._stored_lsn, batch.flush_lsn)
+        return batch
+
+    def _is_whole(self) -> bool:
+        return len(self._buffer) >= _LENGTH_BYTES + self._length()
+
+    def _length(self) -> int:
+        """Give the next frame's length, as far as it is there."""
+        return int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
+
+    def _is_readable(self, timeout_s: float) -> bool:
+        found = dict(self._poll.poll(max(0.0, timeout_s) * 1000))
+        if self._woken in found:
+            os.eventfd_read(self._woken)
+        return self._socket.fileno() in found
+
+    def _frame(self) -> tuple[int, bytes]:
+        """Wait for a frame; return what it is, and what it has in it."""
+        buffer = self._buffer
+        while len(buffer) < _HEAD_BYTES:
+            self._more()
+        end = _LENGTH_BYTES + self._length()
+        kind = buffer[_LENGTH_BYTES]
+        if end - len(buffer) <= _READ_BYTES:
+            while len(buffer) < end:
+                self._more()
+            data = bytes(memoryview(buffer)[_HEAD_BYTES:end])
+            del buffer[:end]
+            return kind, data
+        # A large one goes where it stays.
+        pieces = [bytes(memoryview(buffer)[_HEAD_BYTES:])]
+        left = end - len(buffer)
+        buffer.clear()
+        while left:
+            piece = self._socket.recv(left, socket.MSG_WAITALL)
+            if not piece:
+                raise ConnectionResetError("the service closed the stream")
+            pieces.append(piece)
+            left -= len(piece)
+        return kind, b"".join(pieces)
+
+    def _more(self) -> None:
+        data = self._socket.recv(_READ_BYTES)
+        if not data:
+            raise ConnectionResetError("the service closed the stream")
+        self._buffer += data
+
+    def _feed_back(
+        self, write_lsn: Lsn | None, apply_lsn: Lsn | None, *, reply_requested: bool
+    ) -> None:
+        request = change_stream_pb2.StreamRequest(
+            feedback=change_stream_pb2.Feedback(
+                write_lsn=write_lsn or self._flush_lsn,
+                flush_lsn=self._flush_lsn,
+                apply_lsn=apply_lsn or 0,
+                reply_requested=reply_requested,
+            )
+        )
+        try:
+            self._send(request.SerializeToString())
+        except OSError:
+            # Who reads is told.
+            return
+
+    def _send(self, *frames: bytes) -> None:
+        with self._sending:
+            self._socket.sendall(
+                b"".join(len(data).to_bytes(_LENGTH_BYTES, "little") + data for data in frames)
+            )
+
+    def _gone(self, error: OSError) -> NotReady:
+        return NotReady(
+            f"the service can't be reached by {self._path}: {error.strerror or error}",
+            hint="It is tried again; does spillway serve run?",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,225 @@
+"""The stream of the service's own programs, over the engine in memory and a real Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.fake_engine import FakeEngine
+from spillway.apply.stream import ArrivingChanges
+from spillway.errors import InvalidRequest, NotReady, SlotActive, Unauthenticated, UnknownSlot
+from spillway.pg.lsn import Lsn
+from spillway.stream.client import open_own_stream
+from spillway.stream.own_door import OwnDoor
+from spillway.token_gate import TokenGate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_TOKEN = "t0ken"
+_LARGE = 200_000
+
+
+class Served:
+    """A door on a loop of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.engine = FakeEngine()
+        self.engine.add_source()
+        self.engine.add_slot()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._door = OwnDoor(self.engine, TokenGate(_TOKEN), path)
+        self.run(self._door.start)
+
+    def run(self, call: Callable[[], Any]) -> None:
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result(30)
+
+    def commit(self, *data: str) -> None:
+        self._loop.call_soon_threadsafe(lambda: self.engine.commit("shop", *data))
+
+    def stop(self) -> None:
+        self.run(self._door.stop)
+
+    def close(self) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path / "own")
+    yield made
+    made.close()
+
+
+def _texts(reader: Any, number: int) -> list[str]:
+    found: list[str] = []
+    while len(found) < number:
+        batch = reader.take(10.0)
+        assert batch is not None
+        found += [data.decode() for _, _, data in batch.messages()]
+    return found
+
+
+def test_what_is_committed_comes_and_what_is_confirmed_is_taken(served: Served) -> None:
+    with open_own_stream(served.path, "s1", token=_TOKEN) as reader:
+        greeting = next(reader)
+        assert greeting.count == 0
+        assert reader.take(0.0) is None
+        sent = ["small", "x" * _LARGE, "y", "z" * 3_000_000, "last"]
+        for one in sent:
+            served.commit(one)
+        assert _texts(reader, 5) == sent
+        confirmed = served.engine.decoded_lsn
+        reader.confirm(confirmed)
+    assert served.engine.slots["s1"].confirmed_flush_lsn == confirmed
+
+
+def test_who_waits_can_be_woken(served: Served) -> None:
+    with open_own_stream(served.path, "s1", token=_TOKEN) as reader:
+        next(reader)
+        threading.Timer(0.05, reader.wake).start()
+        began = time.monotonic()
+        assert reader.take(30.0) is None
+        assert time.monotonic() - began < 20
+        reader.wake()
+        assert reader.take(30.0) is None
+    reader.wake()
+
+
+@pytest.mark.parametrize(
+    ("slot", "token", "error"),
+    [
+        ("none", _TOKEN, UnknownSlot),
+        ("s1", "wrong", Unauthenticated),
+        ("s1", None, Unauthenticated),
+    ],
+)
+def test_refusals_are_those_of_grpc(
+    served: Served, slot: str, token: str | None, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        open_own_stream(served.path, slot, token=token)
+
+
+def test_a_slot_has_one_reader_and_is_free_when_that_is_gone(served: Served) -> None:
+    with open_own_stream(served.path, "s1", token=_TOKEN), pytest.raises(SlotActive):
+        open_own_stream(served.path, "s1", token=_TOKEN)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            open_own_stream(served.path, "s1", token=_TOKEN).close()
+            break
+        except SlotActive:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_door_that_closes_is_a_service_that_is_not_there(served: Served) -> None:
+    reader = open_own_stream(served.path, "s1", token=_TOKEN)
+    next(reader)
+    served.stop()
+    with pytest.raises(NotReady):
+        reader.take(10.0)
+    reader.close()
+    Path(served.path).unlink(missing_ok=True)
+    with pytest.raises(NotReady):
+        open_own_stream(served.path, "s1", token=_TOKEN)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x03\x00\x00\x00{]}",
+        b"\xff\xff\xff\x7f",
+        b"\x12\x00\x00\x00" + json.dumps({"token": _TOKEN}).encode() + b"\x02\x00\x00\x00\xff\xff",
+    ],
+)
+def test_bytes_that_are_no_program_s_are_refused(served: Served, frame: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(served.path)
+        client.sendall(frame)
+        client.settimeout(20)
+        answer = b""
+        while data := client.recv(4096):
+            answer += data
+    assert answer[4:5] == b"e"
+    assert json.loads(answer[5:])["code"] == InvalidRequest.code
+
+
+def test_a_program_that_reads_nothing_bounds_what_is_written(served: Served) -> None:
+    reader = open_own_stream(served.path, "s1", token=_TOKEN)
+    next(reader)
+    sent = [f"{n}:" + "x" * 1_000_000 for n in range(12)]
+    for one in sent:
+        served.commit(one)
+    assert _texts(reader, 12) == sent
+    reader.close()
+
+
+def test_the_reading_thread_rests_while_little_comes(served: Served) -> None:
+    with ArrivingChanges("", "s1", Lsn(0), {}, token=_TOKEN, own_socket=served.path) as arriving:
+
+        def taken(number: int) -> list[str]:
+            found: list[str] = []
+            while len(found) < number:
+                batch = arriving.take(10.0)
+                if batch is not None:
+                    found += [data.decode() for _, _, data in batch.messages()]
+            return found
+
+        for round_ in range(3):
+            small = [f"{round_}.{n}" for n in range(20)]
+            for one in small:
+                served.commit(one)
+                assert taken(1) == [one]
+            assert not arriving.is_read_ahead
+            served.commit("x" * _LARGE)
+            assert taken(1) == ["x" * _LARGE]
+            assert arriving.is_read_ahead
+            large = ["y" * _LARGE, "z" * _LARGE, "end"]
+            for one in large:
+                served.commit(one)
+            assert taken(3) == large
+            assert arriving.received_lsn == served.engine.decoded_lsn
+            # The first small batch ends it.
+            served.commit("small")
+            assert taken(1) == ["small"]
+            assert not arriving.is_read_ahead
+        threading.Timer(0.05, arriving.wake).start()
+        began = time.monotonic()
+        while arriving.take(30.0) is not None:
+            pass
+        assert time.monotonic() - began < 20
+        arriving.confirm(arriving.received_lsn, arriving.received_lsn)
+    assert served.engine.slots["s1"].confirmed_flush_lsn == served.engine.decoded_lsn
+
+
+def _take_all(arriving: ArrivingChanges) -> None:
+    while True:
+        arriving.take(10.0)
+
+
+def test_an_error_of_the_stream_comes_behind_what_came_before_it(served: Served) -> None:
+    with ArrivingChanges("", "s1", Lsn(0), {}, token=_TOKEN, own_socket=served.path) as arriving:
+        served.commit("x" * _LARGE, "y")
+        batch = arriving.take(10.0)
+        while batch is None or not batch.count:
+            batch = arriving.take(10.0)
+        served.stop()
+        for _ in range(2):
+            with pytest.raises(NotReady):
+                _take_all(arriving)
+        assert not arriving.has_ended
