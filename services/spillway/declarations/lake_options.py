@@ -240,6 +240,22 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         ),
     ),
     LakeOption(
+        "soft_deletes",
+        "tables",
+        "Tables whose deleted rows stay in current, with _deleted_at, as schema.table; all: every "
+        "one. What was named once stays so.",
+        help="A table whose deleted rows stay in current, with _deleted_at, or all; may be "
+        "repeated.",
+        example=["public.orders"],
+        form=FormField(
+            "Tables whose deleted rows stay",
+            "A table a line, or all. Rows that are gone have the time in _deleted_at.",
+            placeholder="public.orders",
+            lines_of="the tables",
+            altered_hint="A table a line. What was named once stays so.",
+        ),
+    ),
+    LakeOption(
         "column_names",
         "choice",
         "Names of columns: the source's, or letters, digits and underscores only, which every "

@@ -35,6 +35,8 @@ from spillway.lake.shape.changes import EVENTS
 from spillway.lake.shape.columns import stored_copies
 from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
 from spillway.lake.shape.net_effect import own, quoted
+from spillway.lake.shape.payload import CHANGE_COLUMNS, OLD_KEY
+from spillway.lake.shape.versions import versions
 from spillway.lake.state import commit_points, position
 from spillway.lake.state.quarantine import AS_JSON, QUARANTINE, AsJson
 from spillway.lake.tables import partitions
@@ -45,7 +47,7 @@ from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, lake_path, spark_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -127,6 +129,17 @@ class Pin:
             LakeError: as :meth:`current`.
         """
         return self._wanted(HISTORY, name).where(F.col("_commit_lsn") < int(self.lsn))
+
+    def versions(self, name: str, key: Sequence[str]) -> DataFrame:
+        """Return the versions of a table's rows up to the LSN, each with ``_valid_from`` and
+        ``_valid_to`` (:mod:`spillway.lake.shape.versions`); *key* is what tells its rows.
+
+        Raises:
+            LakeError: as :meth:`current`.
+        """
+        events = self.history(name)
+        columns = [c for c in events.columns if c not in {*CHANGE_COLUMNS.names, OLD_KEY}]
+        return versions(events, columns, key)
 
     def ddl(self) -> DataFrame:
         """Return what changed in the tables' shapes up to the LSN

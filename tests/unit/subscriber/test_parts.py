@@ -276,6 +276,7 @@ JOB = {
     "column_names": "safe",
     "conf": {"spark.sql.shuffle.partitions": "8", "spark.local.dir": "/a=b,c"},
     "partition_root": ["a.b", "all"],
+    "soft_deletes": ["a.b"],
     "mask": {"a.b": ["hash(x)", "constant(y z:a=b c)"], "a.c": []},
 }
 DELTA = {

@@ -64,7 +64,14 @@ from spillway.lake.shape.payload import (
 from spillway.lake.state import commit_points, position, quarantine
 from spillway.lake.state.loads import is_loading, loading_tables, table_lock
 from spillway.lake.state.quarantine import QUARANTINE, SET_ASIDE, SetAside
-from spillway.lake.tables.contract import MULTISET, Batch, LakeTables, check_same_key
+from spillway.lake.state.shown_tables import shown_tables
+from spillway.lake.tables.contract import (
+    MULTISET,
+    Batch,
+    LakeTables,
+    check_same_key,
+    check_soft_deletes,
+)
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -178,6 +185,7 @@ class Materializer:
         self._path = path
         self._lake = lake
         self._report = report
+        self._shown = shown_tables(path)
         self._told_history_only: set[str] = set()
         self._known = KnownShapes(tables)
         self._planner = Planner(tables, path, self._known, on_schema_change, only)
@@ -457,9 +465,14 @@ class Materializer:
             return
         shapes = part.shapes_from(start)
         newest = shapes[-1]
+        softly = self._shown.softly(part.relation.name)
+        if softly:
+            check_soft_deletes(part.relation, key)
+            newest = table_shape.with_deleted_at(newest, part.relation.name)
         wanted = table_shape.current_schema(newest.columns)
         # If current was behind, there are changes in history that this batch says nothing about.
-        whole = start >= had
+        # Rows that stay when they are gone are Spark's.
+        whole = start >= had and not softly
         plain = whole and not part.special
         deferrable = part.is_key_deferrable
         direct = plain or (whole and self._tables.takes_special)
@@ -473,19 +486,22 @@ class Materializer:
                 and self._tables.merge_plain(name, start, wanted, key, batch, rows)
             ):
                 return
-        self._follow(part, key, start)
+        self._follow(part, key, start, newest)
         events = table_shape.as_of_last(
             self._tables.history(name, start, batch.end_lsn), shapes, part.relation.name
         )
         columns = part.columns
-        if part.special:
-            events = emptied.as_deletes(events, columns, self._tables.current(name))
+        if part.special or softly:
+            current = self._tables.current(name)
+            events = emptied.as_deletes(events, columns, current, softly=softly)
         if key == MULTISET:
             effect = net_effect.multiset(events, columns)
         elif deferrable:
             effect = net_effect.keyed_at_commit(events, columns, key)
         else:
             effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
+        if softly:
+            effect = net_effect.softly(effect, events, columns, key)
         self._tables.apply(name, effect, wanted, key, batch)
 
     def _confirm(self, plan: Plan, changes: int) -> int:
@@ -527,15 +543,17 @@ class Materializer:
                 relation=name,
             )
 
-    def _follow(self, part: TableBatch, key: tuple[str, ...], start: int) -> None:
-        """Give the current table, which is as of *start*, the columns that the source has at the
-        batch's end.
+    def _follow(
+        self, part: TableBatch, key: tuple[str, ...], start: int, newest: table_shape.Shape
+    ) -> None:
+        """Give the current table, which is as of *start*, the columns that it has at the batch's
+        end: those of *newest*.
         """
         name, relation = part.relation.directory, part.relation
         current = self._tables.current(name)
         if current is None:
             return
-        newest, before = part.shapes[-1], part.shape_at(start)
+        before = part.shape_at(start)
         if before is not None and not before.is_of(newest):
             self._tables.reshape(name, table_shape.begun_anew(current, newest, key))
             failpoint("lake.after_reshape")

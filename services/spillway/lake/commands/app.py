@@ -71,6 +71,7 @@ TAKEN_APART: Final = frozenset(
         "metrics_port",
         "retention", "history_retention", "maintenance_interval",
         "partition_history", "partition_by", "cluster_by", "conf", "partition_root", "mask",
+        "soft_deletes",
     }
 )  # fmt: skip
 
@@ -93,7 +94,9 @@ def job_settings(options: Mapping[str, Any]) -> dict[str, Any]:
         options["partition_history"], options["partition_by"] or (), options["cluster_by"] or ()
     )
     settings["conf"] = conf(options["conf"])
-    settings["shown"] = shown_tables.parse(options["partition_root"] or (), options["mask"] or ())
+    settings["shown"] = shown_tables.parse(
+        options["partition_root"] or (), options["mask"] or (), options["soft_deletes"] or ()
+    )
     return settings
 
 

@@ -60,7 +60,7 @@ from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape import emptied, net_effect
 from spillway.lake.shape.changes import shape_text
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.shape.net_effect import copies_name, quoted
+from spillway.lake.shape.net_effect import DELETED_AT, copies_name, quoted
 from spillway.lake.shape.payload import directory_of, lake_schema, merge_schemas, relation_of
 from spillway.lake.state.loads import (
     BLOCK_BYTES,
@@ -72,8 +72,15 @@ from spillway.lake.state.loads import (
     store_state,
     table_lock,
 )
+from spillway.lake.state.shown_tables import shown_tables
 from spillway.lake.tables import layout
-from spillway.lake.tables.contract import MULTISET, Batch, check_key, row_key
+from spillway.lake.tables.contract import (
+    MULTISET,
+    Batch,
+    check_key,
+    check_soft_deletes,
+    row_key,
+)
 from spillway.lake.tables.load_contract import NO_BATCH, loaded_rows
 from spillway.lake.workers.errors import typed_error
 from spillway.lake.workers.late import Patience
@@ -194,6 +201,7 @@ class InitialLoad:
         self._stopping = stopping
         self._report = report
         self._range_blocks = max(1, range_bytes // BLOCK_BYTES)
+        self._shown = shown_tables(path)
         self._failed: list[LoadFailed] = []
         self._chunk_ranges = _RANGES_PER_CORE * max(1, spark.sparkContext.defaultParallelism)
         self._check_source()
@@ -460,6 +468,9 @@ class InitialLoad:
             if table.key == MULTISET:
                 names, counted = map(quoted, table.columns), copies_name(table.columns)
                 rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(counted))
+            if self._shown.softly(table.name):
+                deleted_at = F.lit(None).cast("timestamp").alias(DELETED_AT)
+                rows = rows.select("*", deleted_at)
             batch = Batch(self._slot.slot_name, lsn, lsn, NO_BATCH)
             self.tables.replace_current(directory, rows, self._current(table), table.key, batch)
             failpoint("lake.load_published")
@@ -489,19 +500,26 @@ class InitialLoad:
             return
         events = self.tables.history(directory, start, end)
         events = table_shape.as_of_last(events, [table.shape], table.name)
-        events = emptied.as_deletes(events, table.columns, self.tables.current(directory))
+        softly = self._shown.softly(table.name)
+        current = self.tables.current(directory)
+        events = emptied.as_deletes(events, table.columns, current, softly=softly)
         if key == MULTISET:
             effect = net_effect.multiset(events, table.columns)
         elif table.relation.primary_key_deferrable:
             effect = net_effect.keyed_at_commit(events, table.columns, key)
         else:
-            current = self.tables.current(directory)
             effect = net_effect.keyed(events, table.columns, key, current)
+        if softly:
+            effect = net_effect.softly(effect, events, table.columns, key)
         batch = Batch(self._slot.slot_name, start, end, NO_BATCH)
         self.tables.apply(directory, effect, self._current(table), key, batch)
 
     def _current(self, table: _Table) -> pa.Schema:
-        return table_shape.current_schema(table.shape.columns)
+        shape = table.shape
+        if table.key is not None and self._shown.softly(table.name):
+            check_soft_deletes(table.relation, table.key)
+            shape = table_shape.with_deleted_at(shape, table.name)
+        return table_shape.current_schema(shape.columns)
 
     def _history_schema(self, table: _Table) -> pa.Schema:
         """Return what history has or gets: all its columns, so that the loaded rows are in those of

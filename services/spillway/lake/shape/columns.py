@@ -41,7 +41,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, StructField, StructType
 
 from spillway.errors import LakeSchemaConflict
-from spillway.lake.shape.net_effect import COPIES, copies_field, copies_name, quoted
+from spillway.lake.shape.net_effect import COPIES, DELETED_AT, copies_field, copies_name, quoted
 from spillway.lake.shape.payload import (
     CHANGE_COLUMNS,
     OLD_KEY,
@@ -172,6 +172,23 @@ def current_schema(columns: Sequence[TableColumn]) -> pa.Schema:
         )
         for c in columns
     )  # fmt: skip
+
+
+def with_deleted_at(shape: Shape, relation: str) -> Shape:
+    """Return the shape of a current table that keeps rows which are gone.
+
+    Raises:
+        LakeSchemaConflict: the source has a column of that name.
+    """
+    if any(c.name.lower() == DELETED_AT for c in shape.columns):
+        raise LakeSchemaConflict(
+            f"{relation} has a column {DELETED_AT!r}, and its soft deletes would be in it",
+            hint="Rename it at the source, or fill another lake without --soft-deletes of it.",
+            relation=relation,
+            column=DELETED_AT,
+        )
+    column = TableColumn(DELETED_AT, DELETED_AT, pa.timestamp("us", tz="UTC"))
+    return replace(shape, columns=(*shape.columns, column))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

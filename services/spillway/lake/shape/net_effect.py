@@ -36,6 +36,11 @@ that is gone, or both.
 made here a table's columns are called by :func:`own`, with a colon and a blank before their names,
 and no other column begins so.
 
+*Soft deletes*: a row that is gone stays, with the values that it had last, and with when its
+transaction committed. The effect of a deletion is one more change then (:func:`softly`), which
+keeps all columns that the batch says nothing of; a TRUNCATE is a deletion of each row
+(:mod:`spillway.lake.shape.emptied`).
+
 TRUNCATE empties the table: only what comes after the last one counts, and
 :attr:`NetEffect.truncated` says so.
 """
@@ -64,8 +69,12 @@ KEEP: Final = "_keep_"
 #: if none of its columns is called so
 COPIES: Final = "_copies"
 _OWN: Final = ": "
+#: of a table with soft deletes: when its row was deleted
+DELETED_AT: Final = "_deleted_at"
 #: of history's columns, what is looked at here beside the table's
-_OF_CHANGES: Final = ("_op", "_commit_lsn", "_seq", "_unchanged_toast", "_old_key")
+_OF_CHANGES: Final = (
+    "_op", "_commit_lsn", "_seq", "_unchanged_toast", "_old_key", "_commit_time"
+)  # fmt: skip
 
 #: Rounds of pointer jumping: 2^40 changes of key of one row in one batch are more than a batch
 #: holds.
@@ -184,6 +193,62 @@ def keyed(
             effects, columns, key, kept, None if truncated else current, truncated=truncated
         )
     return _by_key(effects, columns, key, kept, truncated=truncated)
+
+
+def softly(
+    effect: NetEffect, events: DataFrame, columns: Sequence[str], key: Sequence[str]
+) -> NetEffect:
+    """Return *effect*, a keyed one of *events*, with rows that are gone staying; no TRUNCATE is
+    among the events.
+
+    What such a row had last is the latest that the batch has logged under its key, else what the
+    current table has.
+    """
+    effects = effects_on_keys(events, columns, key)
+    order = F.struct("_at", SET)
+    rest = [c for c in columns if c not in key]
+    known = (
+        F.max_by(
+            F.struct(_new(c).alias("value")),
+            F.when(F.col(SET) & ~F.array_contains("_unchanged", c), order),
+        ).alias(f"_known_{n}")
+        for n, c in enumerate(rest)
+    )
+    last = effects.groupBy("_k").agg(F.max_by("_time", order).alias("_gone_at"), *known)
+    same = _all(F.col("_k")[k].eqNullSafe(_new(k)) for k in key)
+    joined = effect.frame.join(last, same, "left")
+    stays = F.col(SET)
+    values, keeps = [], []
+    for n, c in enumerate(rest):
+        found = F.col(f"_known_{n}")
+        values.append(F.when(stays, _new(c)).otherwise(found["value"]).alias(own(c)))
+        kept = F.col(quoted(KEEP + c)) if c in effect.kept_columns else F.lit(False)
+        keeps.append(F.when(stays, kept).otherwise(found.isNull()).alias(KEEP + c))
+    frame = joined.select(
+        F.lit(True).alias(SET),
+        *(_new(k).alias(own(k)) for k in key),
+        *values,
+        *keeps,
+        F.when(~stays, F.col("_gone_at")).alias(own(DELETED_AT)),
+    )
+    return NetEffect(frame, effect.truncated, tuple(rest))
+
+
+def effects_on_keys(events: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
+    """Return what each of history's changes does to the rows under its keys.
+
+    Columns: ``_at``, ``_time``, ``_set``, ``_k`` (the key), ``_unchanged``, the table's called by
+    :func:`own`, and others.
+    """
+    events = _named(events, columns)
+    with_old_key = bool(_old_key_fields(events))
+    moved = F.lit(False)
+    if with_old_key:
+        same_key = _all(_old(k).eqNullSafe(_new(k)) for k in key)
+        # A key large enough to be in TOAST is logged in the old key when it didn't change.
+        carried = _all(_old(k).eqNullSafe(_new(k)) | F.array_contains(_unchanged(), k) for k in key)
+        moved = (F.col("_op") == "U") & F.col("_old_key").isNotNull() & ~(same_key | carried)
+    return _effects(events, columns, key, moved, with_old_key=with_old_key)
 
 
 def multiset(events: DataFrame, columns: Sequence[str]) -> NetEffect:
@@ -347,6 +412,7 @@ def _effects(
     )
     return events.select(
         _at().alias("_at"),
+        F.col("_commit_time").alias("_time"),
         _unchanged().alias("_unchanged"),
         *(_new(c) for c in columns),
         F.inline(effects),

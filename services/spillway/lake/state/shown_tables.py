@@ -1,7 +1,7 @@
 """What of the source's tables a lake has: ``<path>/_spillway/shown_tables.json``.
 
-Which partitioned tables are one in it, and which columns are left out or masked. The output plugin
-does both (:mod:`spillway.plugins.partition_roots`, :mod:`spillway.plugins.masks`), so what is masked
+Which partitioned tables are one in it, which columns are left out or masked, and of which tables
+rows that are gone stay. The output plugin does the first two (:mod:`spillway.plugins.partition_roots`, :mod:`spillway.plugins.masks`), so what is masked
 never leaves the service, or the source that a load reads. What was said stays, for later runs,
 loads, comparisons and replays.
 
@@ -39,24 +39,29 @@ class ShownTables:
     partition_root: tuple[str, ...] = ()
     #: by ``schema.table``; an empty list: none any more
     masks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: ``schema.table``, or ``all``: rows that are gone stay in current
+    soft_deletes: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.partition_root or self.masks)
+    def softly(self, table: str) -> bool:
+        """Say whether rows of *table* that are gone stay."""
+        return "all" in self.soft_deletes or table in self.soft_deletes
 
 
-def parse(roots: Iterable[str], masks: Iterable[str]) -> ShownTables:
-    """Parse what a command is given: tables, and TABLE=MASK,….
+def parse(
+    roots: Iterable[str], masks: Iterable[str], soft_deletes: Iterable[str] = ()
+) -> ShownTables:
+    """Parse what a command is given: tables, TABLE=MASK,…, and tables.
 
     Raises:
         InvalidRequest: it is none.
     """
-    named = tuple(roots)
-    for name in named:
-        if name != "all" and "." not in name:
-            raise InvalidRequest(
-                f"--partition-root {name!r} is no schema.table",
-                hint="Name a partitioned table, schema.table, or all.",
-            )
+    named, soft = tuple(roots), tuple(soft_deletes)
+    for option, names in (("--partition-root", named), ("--soft-deletes", soft)):
+        for name in names:
+            if name != "all" and "." not in name:
+                raise InvalidRequest(
+                    f"{option} {name!r} is no schema.table", hint="Name schema.table, or all."
+                )
     by_table: dict[str, tuple[str, ...]] = {}
     for text in masks:
         table, equals, given = (part.strip() for part in text.partition("="))
@@ -73,7 +78,7 @@ def parse(roots: Iterable[str], masks: Iterable[str]) -> ShownTables:
                 f"--mask of {table} names a column twice", hint="Name each column once."
             )
         by_table[table] = found
-    return ShownTables(named, by_table)
+    return ShownTables(named, by_table, soft)
 
 
 def settle(path: LakePath, asked: ShownTables) -> None:
@@ -87,7 +92,9 @@ def settle(path: LakePath, asked: ShownTables) -> None:
     roots = (*stored.partition_root, *asked.partition_root)
     masks = {**stored.masks, **asked.masks}
     wanted = ShownTables(
-        tuple(dict.fromkeys(roots)), {table: given for table, given in masks.items() if given}
+        tuple(dict.fromkeys(roots)),
+        {table: given for table, given in masks.items() if given},
+        tuple(dict.fromkeys((*stored.soft_deletes, *asked.soft_deletes))),
     )
     secret = ""
     if column_masks.hashes(_parsed(wanted)):
@@ -97,9 +104,19 @@ def settle(path: LakePath, asked: ShownTables) -> None:
         value = {
             "partition_root": list(wanted.partition_root),
             "masks": {table: list(given) for table, given in wanted.masks.items()},
+            "soft_deletes": list(wanted.soft_deletes),
             "secret": secret,
         }
         replace_json(_file(path), value)
+
+
+def shown_tables(path: LakePath) -> ShownTables:
+    """Return what was said.
+
+    Raises:
+        LakeTableConflict: the file is none of this release.
+    """
+    return _load(path)[0]
 
 
 def plugin_options(path: LakePath) -> dict[str, str]:
@@ -148,7 +165,8 @@ def _load(path: LakePath) -> tuple[ShownTables, str]:
     try:
         value = json.loads(file.read_text())
         masks = {str(table): tuple(given) for table, given in value["masks"].items()}
-        shown = ShownTables(tuple(value["partition_root"]), masks)
+        soft = tuple(value.get("soft_deletes") or ())
+        shown = ShownTables(tuple(value["partition_root"]), masks, soft)
         _parsed(shown)
         return shown, str(value["secret"])
     except FileNotFoundError:

@@ -189,6 +189,20 @@ def check_key(relation: Relation) -> None:
         )
 
 
+def check_soft_deletes(relation: Relation, key: tuple[str, ...]) -> None:
+    """Refuse to keep rows that are gone where nothing tells them apart.
+
+    Raises:
+        LakeSchemaConflict: the table counts copies.
+    """
+    if key == MULTISET:
+        raise LakeSchemaConflict(
+            f"{relation.name} has no key by which a row that is gone could be told from others",
+            hint="Give the table a primary key; or fill another lake without --soft-deletes of it.",
+            relation=relation.name,
+        )
+
+
 def relation_of_all(
     schemas: Iterable[pa.Schema], key: Callable[[str], tuple[str, ...] | None] = lambda _: None
 ) -> Relation:

@@ -38,7 +38,7 @@ from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.read import Lake
 from spillway.lake.session import session_for
-from spillway.lake.shape.net_effect import quoted
+from spillway.lake.shape.net_effect import DELETED_AT, quoted
 from spillway.lake.shape.payload import lake_schema, table_of
 from spillway.lake.state import boundaries, commit_points, job_record, position, shown_tables
 from spillway.lake.state.loads import BLOCK_BYTES, RANGE_BYTES
@@ -259,6 +259,9 @@ class _Verifier:
             outcome.notes.append("the source has no such table")
             return outcome
         rows = pin.current(directory)
+        if shown_tables.shown_tables(self._settings.path).softly(name):
+            # Those that are gone are in the lake only.
+            rows = rows.where(F.col(DELETED_AT).isNull()).drop(DELETED_AT)
         in_lake = set(rows.columns)
         masked = at_source.plan.hashed | {made.name for made in at_source.plan.made}
         at = {
