@@ -34,6 +34,9 @@ _START_MB: Final = 400
 _FIFTY: Final = 1.5
 _FIFTY_DATABASES: Final = 50
 _P50_MS: Final = 3.0
+#: from commit to delivery, against pg_recvlogical's in the same run
+_P50_TIMES: Final = 1.5
+_P99_TIMES: Final = 2.0
 #: by PostgreSQL's own protocol
 _WIRE: Final = 3
 _WIRE_LATENCY: Final = 1.5
@@ -75,6 +78,7 @@ def goals(results: Results) -> list[Goal]:
         *(_over_the_wire(results, key) for key in ("b", "c", "a")),
         *(_many_slots(results, key, PG_PORT) for key in ("a", "b", "c")),
         _latency(results),
+        *(_times_latency(results, side) for side in (SPILLWAY, PG_PORT)),
         _wire_latency(results),
         *_memory(results),
         _peek(results),
@@ -184,6 +188,20 @@ def _latency(results: Results) -> Goal:
         _quantiles(figures[side]["quantiles_ms"]) for side in (SPILLWAY, POSTGRESQL)
     )
     return Goal(name, f"{ours} (pg_recvlogical: {theirs}; {figures['rate']:,} commits/s)", met)
+
+
+def _times_latency(results: Results, side: str) -> Goal:
+    by = "pg_recvlogical on our port" if side == PG_PORT else "over gRPC"
+    name = (
+        f"commit to delivery at 1,000 transactions/s, {by}: p50 ≤ {_P50_TIMES:g} x, p99 ≤ "
+        f"{_P99_TIMES:g} x pg_recvlogical's at the primary"
+    )
+    figures = results.figures.get("latency", {}).get(side)
+    if figures is None:
+        return Goal(name, "", None)
+    ours, theirs = (figures[one]["quantiles_ms"] for one in (side, POSTGRESQL))
+    p50, p99 = (ours[at] / theirs[at] for at in ("0.5", "0.99"))
+    return Goal(name, f"{p50:.2f} x, {p99:.2f} x", p50 <= _P50_TIMES and p99 <= _P99_TIMES)
 
 
 def _wire_latency(results: Results) -> Goal:

@@ -53,7 +53,7 @@ class DirectoryWal:
     def read(self, lsn: int, max_bytes: int) -> bytes:
         return self._data[lsn - self._first :][:max_bytes]
 
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+    def wait(self, *_: object) -> bool:
         raise AssertionError("everything is there")
 
     def wake(self) -> None:
@@ -84,7 +84,13 @@ class GrowingWal(DirectoryWal):
     def read(self, lsn: int, max_bytes: int) -> bytes:
         return super().read(lsn, max(0, min(max_bytes, self.upto - lsn)))
 
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+    def wait(
+        self,
+        lsn: int,
+        timeout_s: float,
+        called: Callable[[], bool] = lambda: False,
+        *_: object,
+    ) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: called() or self.upto > lsn, timeout_s)
 

@@ -47,9 +47,14 @@ class Stored:
         self.error: StorageError | WalGap | None = None
         self.reads = 0
         self.waits = 0
+        self.woken = 0
         #: what each walk that reads here has passed
         self.told: dict[Hashable, int] = {}
         self._data = b""
+        #: what one who waits lends, and whether it is used; whoever stores uses it if *lends*
+        self.instead: Callable[[int, memoryview], bool] | None = None
+        self.lends = False
+        self.slept_on: list[bool] = []
 
     def append(self, records: int, length: int = 50, database: int = BUSY) -> list[int]:
         """Store *records* more of *database*; return where they start."""
@@ -65,8 +70,17 @@ class Stored:
 
     def store(self) -> None:
         with self.changed:
-            self._data = bytes(self.wal.data)
-            self.changed.notify_all()
+            before, self._data = len(self._data), bytes(self.wal.data)
+            instead = self.instead if self.lends else None
+            if instead is not None:
+                # With the lock held, so that who waits sleeps on.
+                self.slept_on.append(
+                    instead(START + before, memoryview(self._data)[before:]) is True
+                )
+            if instead is None or not self.slept_on[-1]:
+                self.instead = None
+                self.woken += 1
+                self.changed.notify_all()
 
     def read(self, lsn: int, max_bytes: int) -> bytes:
         self.reads += 1
@@ -74,12 +88,28 @@ class Stored:
             raise self.error
         return self._data[lsn - START :][:max_bytes]
 
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+    def wait(
+        self,
+        lsn: int,
+        timeout_s: float,
+        called: Callable[[], bool] = lambda: False,
+        instead: Callable[[int, memoryview], bool] | None = None,
+    ) -> bool:
         with self.changed:
             self.waits += 1
-            return self.changed.wait_for(
-                lambda: len(self._data) > lsn - START or called(), timeout_s
-            )
+            woken = self.woken
+            self.instead = instead
+            try:
+                return (
+                    self.changed.wait_for(
+                        lambda: self.woken != woken or len(self._data) > lsn - START or called(),
+                        timeout_s,
+                    )
+                    and len(self._data) > lsn - START
+                )
+            finally:
+                if self.instead is instead:
+                    self.instead = None
 
     def wake(self) -> None:
         with self.changed:
@@ -367,9 +397,11 @@ class Waiting:
         interest: Interested,
         timeout_s: float = 2 * JOIN_S,
         stand_in: StandIn | None = None,
+        live: Callable[[RecordBatch, int], bool] | None = None,
     ) -> None:
         self.reader = shared.reader(START, V15, interest, stand_in)
         self._timeout_s = timeout_s
+        self._live = live
         self.taken: list[object] = []
         self._called = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -377,7 +409,7 @@ class Waiting:
 
     def _run(self) -> None:
         try:
-            self.taken.append(self.reader.take(self._timeout_s, self._called.is_set))
+            self.taken.append(self.reader.take(self._timeout_s, self._called.is_set, self._live))
         except SpillwayError as error:
             self.taken.append(error)
 
@@ -389,9 +421,14 @@ class Waiting:
 
     def result(self) -> object:
         """Return what it was given, once it was."""
-        self._thread.join(JOIN_S)
+        self.join()
         (taken,) = self.taken
         return taken
+
+    def join(self) -> None:
+        """Wait for it to be given something, or to fail."""
+        self._thread.join(JOIN_S)
+        assert not self._thread.is_alive()
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -880,3 +917,140 @@ def test_few_owners_are_called_at_once(stored: Stored, shared: SharedWalk) -> No
             until(lambda called=called: sum(bool(one.taken) for one in idle) == called)  # type: ignore[misc]
             assert all(substitute.lsns[-1] == stored.wal.lsn for substitute in substitutes)
         assert [one.result() for one in idle] == [None] * 5
+
+
+def first_lsn(taken: object) -> int:
+    """Return where the first record starts of what a reader was given."""
+    assert isinstance(taken, tuple)
+    batch, start = taken
+    return int(batch.header(start)[0])
+
+
+class Live:
+    """Takes batches in the stead of one who sleeps, until it has *enough*, or is to raise."""
+
+    def __init__(self, enough: int = 1 << 30) -> None:
+        self.enough = enough
+        self.lsns: list[int] = []
+        self.threads: set[int] = set()
+        self.error: Exception | None = None
+
+    def __call__(self, batch: RecordBatch, start: int) -> bool:
+        if self.error is not None:
+            raise self.error
+        self.threads.add(threading.get_ident())
+        self.lsns += [batch.header(i)[0] for i in range(start, len(batch))]
+        return len(self.lsns) < self.enough
+
+
+@pytest.mark.usefixtures("patient")
+def test_little_is_taken_while_who_leads_sleeps(stored: Stored, shared: SharedWalk) -> None:
+    stored.lends = True
+    live = Live()
+    leads = Waiting(shared, ALL, live=live)
+    until(lambda: stored.instead is not None)
+    lsns = [lsn for _ in range(30) for lsn in stored.append(2)]
+    assert live.lsns == lsns
+    assert live.threads == {threading.get_ident()}
+    assert stored.slept_on == [True] * 30
+    # A record that comes in two pieces is taken with the second.
+    (whole,) = (stored.wal.append(of_database(BUSY, 500), xid=7),)
+    end = bytes(stored.wal.data)
+    del stored.wal.data[-200:]
+    stored.store()
+    assert live.lsns == lsns
+    stored.wal.data[:] = end
+    stored.store()
+    assert live.lsns == [*lsns, whole]
+    assert leads.call() is None
+    assert leads.reader.position == stored.wal.lsn
+    assert leads.reader.caught_up
+    # It goes on by itself from there.
+    more = stored.append(3)
+    assert take_all(leads.reader) == more
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_has_enough_is_woken_and_goes_on(stored: Stored, shared: SharedWalk) -> None:
+    stored.lends = True
+    live = Live(enough=2)
+    leads = Waiting(shared, ALL, live=live)
+    until(lambda: stored.instead is not None)
+    first = stored.append(1)
+    assert not leads.taken
+    second = stored.append(1)
+    assert stored.slept_on == [True, False]
+    assert live.lsns == [*first, *second]
+    assert leads.result() is None
+    assert leads.reader.position == stored.wal.lsn
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_live_raises_is_raised_where_the_leader_waits(
+    stored: Stored, shared: SharedWalk
+) -> None:
+    stored.lends = True
+    live = Live()
+    live.error = StorageError("the disk is gone")
+    leads = Waiting(shared, ALL, live=live)
+    until(lambda: stored.instead is not None)
+    lsns = stored.append(1)
+    assert leads.result() is live.error
+    # Who begins again takes it.
+    again = shared.reader(START, V15, ALL)
+    assert take_all(again) == lsns
+
+
+@pytest.mark.usefixtures("patient")
+def test_damage_that_comes_while_the_leader_sleeps_ends_its_walk(
+    stored: Stored, shared: SharedWalk
+) -> None:
+    stored.lends = True
+    live = Live()
+    leads = Waiting(shared, ALL, live=live)
+    until(lambda: stored.instead is not None)
+    stored.append(1)
+    at = len(stored.wal.data)
+    lsn = stored.wal.append(of_database(BUSY, 50), xid=7)
+    stored.wal.data[at + 30] ^= 0x40
+    stored.store()
+    failure = leads.result()
+    assert isinstance(failure, CorruptWal)
+    assert failure.details["lsn"] == f"0/{lsn:X}"
+    assert len(live.lsns) == 1
+    assert shared.walks == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_sleeps_and_only_passes_lets_lead_whom_it_concerns(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
+    stored.lends = True
+    idle_live, busy_live = Live(), Live()
+    other = Interested(OTHER)
+    idle = Waiting(shared, other, live=idle_live)
+    until(lambda: stored.instead is not None)
+    busy = Waiting(shared, ALL, live=busy_live)
+    (walk,) = shared._walks
+    until(lambda: bool(walk.waiting))
+    (first,) = stored.append(1)
+    assert first_lsn(busy.result()) == first
+    assert stored.slept_on == [False]
+    # From here on the busy one leads, and lends.
+    called = threading.Event()
+    thread = threading.Thread(target=busy.reader.take, args=(JOIN_S, called.is_set, busy_live))
+    thread.start()
+    until(lambda: walk.leader is busy.reader and stored.instead is not None)
+    lsns = [lsn for _ in range(20) for lsn in stored.append(1)]
+    assert busy_live.lsns == lsns
+    assert stored.slept_on[1:] == [True] * 20
+    assert other.asked == 1
+    # What is the other's wakes it, and nobody else.
+    (lsn,) = stored.append(1, database=OTHER)
+    assert first_lsn(idle.result()) == lsn
+    assert not idle_live.lsns
+    called.set()
+    busy.reader.wake()
+    thread.join(JOIN_S)
+    assert not thread.is_alive()

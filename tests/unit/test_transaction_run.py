@@ -16,6 +16,8 @@ from spillway.errors import CorruptTransactionLog, DecodingError, TransactionLog
 from spillway.plugins.interface import OutputPlugin, PluginContext
 from spillway.plugins.registry import create_plugin
 from spillway.txlog import LogWriter, TransactionCursor, frames
+from spillway.txlog.segment import SegmentReader
+from spillway.txlog.writer import TAIL_BYTES
 from unit.test_transaction_log import (
     FakeTransaction,
     begin,
@@ -220,6 +222,41 @@ def test_a_damaged_transaction_is_named(tmp_path):
         with pytest.raises(CorruptTransactionLog):
             cursor.next_run()
         cursor.close()
+
+
+def test_what_was_published_last_is_read_without_the_file(tmp_path, monkeypatch):
+    reads = []
+    pread = SegmentReader._pread
+
+    def counted(reader, size, offset):
+        reads.append(offset)
+        return pread(reader, size, offset)
+
+    monkeypatch.setattr(SegmentReader, "_pread", counted)
+    with open_log(tmp_path) as log:
+        begin(log)
+        log.transactions(run_of(0))
+        log.publish()
+        cursor, behind = (TransactionCursor(log.reader, 0x1000) for _ in range(2))
+        assert xids(cursor.next_run()) == xids(behind.next_run()) == [700]
+        reads.clear()
+        for number in range(1, 4):
+            assert cursor.next_run() is None
+            log.transactions(run_of(number))
+            log.publish()
+            assert xids(cursor.next_run()) == [700 + number]
+        assert not reads
+        # Who is further behind than that reads, and so does who comes for more than little.
+        assert xids(behind.next_run()) == [701, 702, 703]
+        assert len(reads) == 1
+        many = range(4, 4 + TAIL_BYTES // 50)
+        log.transactions(run_of(*many))
+        log.publish()
+        assert len(visible(log).tail) == 0
+        assert xids(cursor.next_run()) == [700 + number for number in many]
+        assert len(reads) > 1
+        cursor.close()
+        behind.close()
 
 
 # ---- a slot's reader

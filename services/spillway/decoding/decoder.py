@@ -81,6 +81,9 @@ _XID_MARKS_MAX: Final = 3000
 #: With fewer descriptors held nobody looks which of them are of the past.
 HELD_RELATIONS_MIN: Final = 1024
 
+#: So much in progress is handed on in no time, whichever transaction ends.
+LIGHT_BYTES: Final = 256 << 10
+
 _PARAMETER_CHANGE: Final = struct.Struct("<iiiiii")
 #: what a checkpoint record begins with: its redo point
 _CHECKPOINT_REDO: Final = struct.Struct("<Q")
@@ -166,6 +169,10 @@ class Decoder:
         #: spill files that the state named last needs, and where it was taken; 0: there is none
         self._carried_files: frozenset[str] = frozenset(carried_files)
         self._carried_lsn = 0
+        # What is in progress from before there may have changes in a file; 0: nothing has. And how
+        # often anything was spilled by then.
+        self._heavy_until = start
+        self._spill_count = 0
         self._failed = False
         self._announced = False
         self._wal_level: int | None = None
@@ -389,6 +396,20 @@ class Decoder:
     def memory_bytes(self) -> int:
         """Memory that changes in progress occupy now."""
         return self._buffer.memory_bytes
+
+    @property
+    def is_light(self) -> bool:
+        """Whether all that is in progress is little, so that no transaction's end takes long."""
+        buffer = self._buffer
+        if self._heavy_until or buffer.spill_count != self._spill_count:
+            if buffer.spill_count != self._spill_count:
+                self._spill_count, self._heavy_until = buffer.spill_count, self._position
+            # What began before may have changes in a file.
+            oldest = buffer.oldest_first_lsn()
+            if oldest and oldest < self._heavy_until:
+                return False
+            self._heavy_until = 0
+        return buffer.memory_bytes <= LIGHT_BYTES
 
     @property
     def stats(self) -> DecoderStats:

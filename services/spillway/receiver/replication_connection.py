@@ -344,8 +344,10 @@ class ReplicationConnection:
                 self._events = events
             ready = self._poller.poll(timeout_s * 1000)
             self._wake_up.check()
-            if receive and any(fd == self._socket for fd, _ in ready):
-                self._pgconn.consume_input()
+            if receive:
+                for fd, _ in ready:
+                    if fd == self._socket:
+                        self._pgconn.consume_input()
         except psycopg.Error as error:
             raise self._broken(error) from error
 

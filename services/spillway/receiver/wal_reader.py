@@ -56,8 +56,13 @@ if TYPE_CHECKING:
 
     from spillway.receiver.segment_file import SegmentFile
 
+    Instead = Callable[[int, memoryview], bool]
+
 END_NAME: Final = "walstore.end"
 END_KIND: Final = b"WAL1"
+
+#: What whoever appends does in the stead of one who waits for it: WAL of a few small transactions.
+LENT_BYTES: Final = 8 << 10
 
 
 class WalEnd(NamedTuple):
@@ -139,11 +144,20 @@ class WalReader(ABC):
         """
 
     @abstractmethod
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+    def wait(
+        self,
+        lsn: int,
+        timeout_s: float,
+        called: Callable[[], bool] = lambda: False,
+        instead: Instead | None = None,
+    ) -> bool:
         """Wait until there is a byte at *lsn*; False after *timeout_s*, when this is closed, or
         *called* says so.
 
-        What *called* looks at has changed when :meth:`wake` is called.
+        What *called* looks at has changed when :meth:`wake` is called. *instead* may be called for
+        the little that comes, on the thread that has appended it and while this one sleeps on: the
+        LSN, and the bytes. It says whether that was all; with False this one wakes. It raises
+        nothing, and waits for nothing.
         """
 
     @abstractmethod
@@ -177,8 +191,16 @@ class AppendedWal(WalReader):
         self._segments = segments
         self._segment_size = state_file.state.segment_size
         self._passed = PassedWal(segments, self._segment_size)
+        #: of :attr:`changed`, for those who have no time
+        self.lock = threading.RLock()
         #: the writer's: notified when any of what follows changes
-        self.changed = threading.Condition()
+        self.changed = threading.Condition(self.lock)
+        self._waiting = 0
+        # One of those who wait lends its turn: what the writer's thread may do meanwhile. It sleeps
+        # apart from the others, is to wait while its turn is used, and may be due to go on then.
+        self._lender = threading.Condition(self.lock)
+        self._instead: Instead | None = None
+        self._is_lent = self._is_due = False
         self.end_lsn = state_file.state.flushed_lsn
         #: the file that is being filled; None between two
         self.tail: SegmentFile | None = None
@@ -250,19 +272,73 @@ class AppendedWal(WalReader):
                 return tail
         return self._segments.reader(number)
 
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+    def wait(
+        self,
+        lsn: int,
+        timeout_s: float,
+        called: Callable[[], bool] = lambda: False,
+        instead: Instead | None = None,
+    ) -> bool:
         deadline = time.monotonic() + timeout_s
         with self.changed:
             while self.end_lsn <= lsn and not self.is_closed and not called():
                 remaining_s = deadline - time.monotonic()
                 if remaining_s <= 0:
                     return False
-                self.changed.wait(remaining_s)
+                if instead is None or self._instead is not None:
+                    self._waiting += 1
+                    try:
+                        self.changed.wait(remaining_s)
+                    finally:
+                        self._waiting -= 1
+                else:
+                    self._lend(instead, remaining_s)
             return self.end_lsn > lsn
+
+    def _lend(self, instead: Instead, timeout_s: float) -> None:
+        """Sleep, and lend the turn meanwhile; the lock is held, but for the sleeping."""
+        self._instead = instead
+        try:
+            self._lender.wait(timeout_s)
+            self._is_due = True
+            while self._is_lent:
+                self._lender.wait()
+        finally:
+            self._instead, self._is_due = None, False
+
+    def tell(self, nbytes: int) -> Instead | None:
+        """Tell those who wait that *nbytes* were appended; the lock is held.
+
+        Return what is to be called for them in the stead of one who sleeps on, without the lock;
+        :meth:`give_back` must follow.
+        """
+        if self._waiting:
+            self.changed.notify_all()
+        if self._instead is None:
+            return None
+        if nbytes > LENT_BYTES or self._is_due:
+            self._lender.notify()
+            return None
+        self._is_lent = True
+        return self._instead
+
+    def give_back(self, *, sleeps_on: bool) -> None:
+        """End what :meth:`tell` began."""
+        with self.lock:
+            self._is_lent = False
+            if self._is_due or not sleeps_on:
+                # Its turn is its own from here on, though it takes a while to wake.
+                self._is_due = True
+                self._lender.notify()
 
     def wake(self) -> None:
         with self.changed:
-            self.changed.notify_all()
+            self.wake_all()
+
+    def wake_all(self) -> None:
+        """As :meth:`wake`; the lock is held."""
+        self.changed.notify_all()
+        self._lender.notify()
 
     def passed(self, reader: Hashable, lsn: int) -> None:
         self._passed.note(reader, lsn, self.flushed_lsn)
@@ -397,7 +473,13 @@ class FollowedWal(WalReader):
                 self._segments = segments
         return segments.reader(number)
 
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+    def wait(
+        self,
+        lsn: int,
+        timeout_s: float,
+        called: Callable[[], bool] = lambda: False,
+        instead: Instead | None = None,  # noqa: ARG002 - who appends is another process
+    ) -> bool:
         began = time.monotonic()
         while True:
             if self._is_closed:

@@ -298,12 +298,13 @@ class WalWriter:
             offset = lsn % size
             count = min(len(view), size - offset)
             try:
-                tail = self._tail_file(lsn)
+                tail = self._shown.tail or self._tail_file(lsn)
                 tail.write(offset, view[:count])
             except OSError as error:
                 raise self._storage_error(error, "write", lsn) from error
-            with self._shown.changed:
-                self._shown.check_open()
+            with self._shown.lock:
+                if self._shown.is_closed:
+                    self._shown.check_open()
                 if lsn != self._shown.end_lsn:
                     raise WalFlushFailed(
                         f"a sync of the WAL store {self.directory} failed while WAL at {Lsn(lsn)} "
@@ -313,6 +314,7 @@ class WalWriter:
                         lsn=str(self.flushed_lsn),
                         path=str(self.directory),
                     )
+                began, piece = lsn, view[:count]
                 lsn += count
                 view = view[count:]
                 # Together with received_lsn, so that a sync up to there knows of the file.
@@ -321,7 +323,9 @@ class WalWriter:
                 if lsn % size == 0:
                     self._shown.tail = None
                 self._shown.end_lsn = Lsn(lsn)
-                self._shown.changed.notify_all()
+                instead = self._shown.tell(count)
+            if instead is not None:
+                self._shown.give_back(sleeps_on=instead(began, piece))
 
     def _tail_file(self, lsn: int) -> SegmentFile:
         """Return the file that the byte at *lsn* goes to."""
@@ -490,7 +494,7 @@ class WalWriter:
             self._shown.is_closed = True
             self._shown.tail = None
             self._dirty.clear()
-            self._shown.changed.notify_all()
+            self._shown.wake_all()
         self._segments.drop_readers()
         with self._state_lock:
             self._state_file.close()

@@ -38,15 +38,22 @@ class Changes(Protocol):
     def look_s(self) -> float:
         """How long to wait for more, when there was none, before anything else is looked at."""
 
-    def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
+    def advance(
+        self,
+        timeout_s: float,
+        called: Callable[[], bool],
+        live: Callable[[], bool] | None = None,
+    ) -> bool:
         """Take the next changes, and hand on what is whole; False when there were none in
         *timeout_s*, or *called* says so.
 
-        The decoder gets further also by what concerns other databases alone.
+        The decoder gets further also by what concerns other databases alone. And, with *live*, by
+        the little that comes while this waits: another thread, which must not wait, has the decoder
+        take it then, and calls *live*, which says whether more may be taken like that.
 
         Raises:
             WalError, DecodingError, StorageError, LsnNotRetained: what keeps it from going on.
-            Whatever the sink raises.
+            Whatever the sink raises, or *live*.
         """
 
     def wake(self) -> None:
@@ -99,6 +106,7 @@ class _Decoding:
     def __init__(self, decoder: Decoder, reader: RecordReader) -> None:
         self._decoder = decoder
         self._reader = reader
+        self._live: Callable[[], bool] | None = None
 
     @property
     def read_lsn(self) -> int:
@@ -112,10 +120,20 @@ class _Decoding:
     def look_s(self) -> float:
         return self._reader.look_s
 
-    def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
-        taken = self._reader.take(timeout_s, called)
+    def advance(
+        self,
+        timeout_s: float,
+        called: Callable[[], bool],
+        live: Callable[[], bool] | None = None,
+    ) -> bool:
+        self._live = live
+        taken = self._reader.take(timeout_s, called, self._take if live is not None else None)
         _feed(self._decoder, taken, self._reader.position)
         return taken is not None
+
+    def _take(self, batch: RecordBatch, start: int) -> bool:
+        self._decoder.process(batch, start)
+        return self._live is not None and self._live()
 
     def wake(self) -> None:
         self._reader.wake()

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -103,6 +104,8 @@ _LOW_CHECKPOINT_BYTES: Final = 16 << 20
 _DROPPED_WAIT_S: Final = 0.5
 #: Who waits for something that nobody tells looks so often.
 _LOOK_S: Final = 0.02
+#: More than what little WAL makes of the log.
+_LIGHT_LOG_BYTES: Final = 1 << 20
 #: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in
 #: 200, fewer than one commit in a hundred comes into one.
 _CHECKPOINT_SHARE: Final = 200
@@ -730,7 +733,7 @@ class Session:
             held, before = decoder.memory_bytes, decoder.position
             self._is_asked = False
             try:
-                changes.advance(wait_s, self._is_called)
+                changes.advance(wait_s, self._is_called, self._live_for(decoder))
             finally:
                 lsn = self._read_lsn = self.signs.lsn = changes.read_lsn
             if decoder.position > before:
@@ -783,6 +786,29 @@ class Session:
             or not self._log.restart_lsn
             or (grown >= _LOW_CHECKPOINT_BYTES and self._layout.reserve.is_low)
         )
+
+    def _live_for(self, decoder: Decoder) -> Callable[[], bool] | None:
+        """Return what is to be called when another thread has had *decoder* take the little that
+        came while this one waits; None when this one is to do that itself.
+        """
+        # Before the first checkpoint, and behind a failure, each step is to be looked at.
+        is_calm = self._caught_up and self._error is None and not self._failing.runs
+        if not is_calm or not self._log.restart_lsn or not self._is_light(decoder):
+            return None
+        return functools.partial(self._took, decoder)
+
+    def _is_light(self, decoder: Decoder) -> bool:
+        """Whether little WAL is taken in no time."""
+        return decoder.is_light and self._log.has_room(_LIGHT_LOG_BYTES)
+
+    def _took(self, decoder: Decoder) -> bool:
+        """Let what was decoded be seen; False when what comes next may be more than little.
+
+        In the stead of the session's thread, which sleeps and looks after all else when it wakes.
+        """
+        self._log.publish()
+        self._read_lsn = self.signs.lsn = decoder.position
+        return self._is_light(decoder) and not self._is_checkpoint_due(decoder)
 
     def _set_aside(self) -> None:
         """Have Python's collector leave alone what this attempt to decode has made, but for what a

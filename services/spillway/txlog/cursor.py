@@ -220,6 +220,10 @@ class TransactionCursor:
             if segment.cut:
                 raise self._gap()
             self._limit = visible.end if segment is newest else segment.size
+            if runs and segment is newest and 0 < visible.end - self._offset == len(visible.tail):
+                run = self._run(memoryview(visible.tail))
+                if run is not None:
+                    return run
             while self._offset < self._limit:
                 piece = (self._run() if runs else None) or self._transaction()
                 if piece is not None:
@@ -230,10 +234,13 @@ class TransactionCursor:
             following = self._successor(visible.segments, segment)
             self._enter(following, visible.end if following is newest else following.size)
 
-    def _run(self) -> TransactionRun | None:
-        """Go behind the small transactions that come next; return them if any is wanted."""
-        assert self._reader is not None
-        window = self._reader.window(self._offset, self._limit)
+    def _run(self, window: memoryview | None = None) -> TransactionRun | None:
+        """Go behind the small transactions that come next, and are in *window* if that is given;
+        return them if any is wanted.
+        """
+        if window is None:
+            assert self._reader is not None
+            window = self._reader.window(self._offset, self._limit)
         run, size, last_final_lsn = find_run(window, self._lsn, self._relations)
         self._offset += size
         self._lsn = max(self._lsn, last_final_lsn + 1)

@@ -95,6 +95,8 @@ class Snapshot(NamedTuple):
     segments: tuple[Segment, ...]
     end: int
     decoded_lsn: int
+    #: what was written last, up to the end, if it is little: who comes for it need not read a file
+    tail: bytes = b""
 
 
 class LogReader:

@@ -64,6 +64,8 @@ log = logging.getLogger(__name__)
 WRITE_BUFFER_BYTES: Final = 1 << 20
 SEGMENT_BYTES_DEFAULT: Final = 64 << 20
 LOW_SEGMENT_BYTES: Final = 2 << 20
+#: So much of what was published last is shown with it.
+TAIL_BYTES: Final = 64 << 10
 
 
 class LogWriter:
@@ -102,6 +104,8 @@ class LogWriter:
         # What readers of the last segment take an id for. Descriptors of the past are not kept for
         # that.
         self._written: WeakValueDictionary[int, RelationDescriptor] = WeakValueDictionary()
+        # Those of the last transaction, all of which are written.
+        self._last_relations: Mapping[int, RelationDescriptor] | None = None
         self._fd = -1
         self._failed = False
         with file_errors(self.directory, "open"):
@@ -375,6 +379,11 @@ class LogWriter:
             segment = self._new_segment(final_lsn)
         return segment
 
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so much more goes into the segment that is written now: sealing it is a sync."""
+        size = self._segments[-1].size + nbytes if self._segments else self._segment_bytes
+        return size < self._segment_bytes and (size < LOW_SEGMENT_BYTES or not self._is_low())
+
     def progress(self, decoded_lsn: int) -> None:
         """Note that WAL is decoded up to *decoded_lsn*; readers see it at the next
         :meth:`publish`.
@@ -391,10 +400,9 @@ class LogWriter:
             not self._pieces and self._pending_decoded_lsn <= self._decoded_lsn
         ):
             return
-        self._flush()
-        with self._lock:
-            self._decoded_lsn = max(self._decoded_lsn, self._pending_decoded_lsn)
-        self._show()
+        written = self._flush()
+        self._decoded_lsn = max(self._decoded_lsn, self._pending_decoded_lsn)
+        self._show(written if len(written) <= TAIL_BYTES else b"")
         # Those deliver on this thread; whoever reads in other processes looks when it does.
         self._shown.tell_first()
         try:
@@ -404,11 +412,11 @@ class LogWriter:
             # interpreter's lock as long as there is more to do here.
             self._shown.tell()
 
-    def _show(self) -> None:
-        """Move the visible end to the end of what is in the files."""
+    def _show(self, tail: bytes = b"") -> None:
+        """Move the visible end to the end of what is in the files, which is *tail*."""
         with self._lock:
             segments = tuple(self._segments)
-            self._shown.show(Snapshot(segments, segments[-1].size, self._decoded_lsn))
+            self._shown.show(Snapshot(segments, segments[-1].size, self._decoded_lsn, tail))
 
     def _announce(self) -> None:
         """Tell readers of other processes what is visible.
@@ -480,6 +488,7 @@ class LogWriter:
             self._fd = -1
         self._pieces, self._pieces_bytes = [], 0
         self._written.clear()
+        self._last_relations = None
         self._pending_decoded_lsn = self._decoded_lsn
         if not self.restart_lsn:
             visible = None
@@ -589,6 +598,8 @@ class LogWriter:
     def _write_relations(
         self, segment: Segment, relations: Mapping[int, RelationDescriptor]
     ) -> None:
+        if relations is self._last_relations:
+            return
         for relation_id, descriptor in relations.items():
             if self._written.get(relation_id) is descriptor:
                 continue
@@ -601,6 +612,7 @@ class LogWriter:
                 )
             )
             self._written[relation_id] = descriptor
+        self._last_relations = relations
 
     def _append(self, pieces: list[bytes | memoryview]) -> None:
         if self._failed:
@@ -613,14 +625,14 @@ class LogWriter:
         if self._pieces_bytes >= WRITE_BUFFER_BYTES:
             self._flush()
 
-    def _flush(self) -> None:
-        """Write the buffered pieces. On an error nothing of them counts: reopening cuts them
-        off.
+    def _flush(self) -> bytes:
+        """Write the buffered pieces, and return them. On an error nothing of them counts: reopening
+        cuts them off.
         """
         pieces, self._pieces, written = self._pieces, [], 0
         total, self._pieces_bytes = self._pieces_bytes, 0
         if not pieces:
-            return
+            return b""
         data = b"".join(pieces)
         view = memoryview(data)
         try:
@@ -634,6 +646,7 @@ class LogWriter:
             self._failed = True
             raise
         self._segments[-1].size += total
+        return data
 
     def _new_segment(self, start_lsn: int) -> Segment:
         """Seal the segment being written, if any, and begin one at *start_lsn*."""
@@ -657,6 +670,7 @@ class LogWriter:
             segment.restart_lsn = self._segments[-1].restart_lsn
             segment.follows = self._segments[-1].start_lsn
         self._written.clear()
+        self._last_relations = None
         with self._lock:
             self._segments.append(segment)
         return segment

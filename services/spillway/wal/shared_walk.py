@@ -54,6 +54,12 @@ nobody will read again, so that its pages are used again, too. New pages cost mo
 
 Memory: one and a half KEPT_BYTES for each walk with several readers, else one batch; a chunk and an
 unfinished record for each walker.
+
+Who leads and waits for WAL *lends its turn*, if its owner says what is to be done with a batch
+(*live*). What comes then, if it is little, is walked, decoded and handed on by whoever has appended
+it, in the leader's stead, while the leader sleeps on: to wake it would take longer than all of that.
+Whatever can't be done so wakes it: what goes wrong, which is raised where the leader waits; a batch
+that is another's, who is to lead from there on; an owner that says that it has become too much.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -72,6 +78,8 @@ if TYPE_CHECKING:
 
     from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.pg.versions import WalVersion
+
+    Live = Callable[[RecordBatch, int], bool]
 
 #: What of a walk is kept for those behind, with what the records take in memory; half as much more
 #: of what is everyone's.
@@ -147,8 +155,16 @@ class StoredWal(Protocol):
     def read(self, lsn: int, max_bytes: int) -> bytes:
         """Return up to *max_bytes* from *lsn* on; ``b""`` when there is nothing yet."""
 
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = ...) -> bool:
-        """Wait until there is a byte at *lsn*, or *called* says so."""
+    def wait(
+        self,
+        lsn: int,
+        timeout_s: float,
+        called: Callable[[], bool] = ...,
+        instead: Callable[[int, memoryview], bool] | None = None,
+    ) -> bool:
+        """Wait until there is a byte at *lsn*, or *called* says so; whoever appends some may call
+        *instead* for it.
+        """
 
     def wake(self) -> None:
         """Have those who wait look whether they are called."""
@@ -300,6 +316,16 @@ class _Walk:
         if self.deputy is reader:
             self.deputy = None
         self.hand_on()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+        return not (self.batches or self.late)
+
+    def pass_over(self, batch: RecordBatch) -> None:
+        """Keep nothing of the newest batch: of an empty walk with one reader, which has it."""
+        self.first += 1
+        self.begin_lsn = self.end_lsn = batch.end_lsn
 
     def append(self, batch: RecordBatch) -> RecordReader | None:
         """Keep the newest batch, and wake who is to look at once; return one of those, if there are
@@ -709,6 +735,9 @@ class RecordReader:
         self.own_from = 0
         #: what it has taken as it led
         self._own: tuple[RecordBatch, int] | None = None
+        #: what takes a batch while it leads and sleeps, on another thread, and what that raised
+        self._live: Live | None = None
+        self._raised: BaseException | None = None
         #: it was woken to say how far it has passed
         self.passes = False
         #: it waits to be told that there is no more, if there is not
@@ -754,22 +783,30 @@ class RecordReader:
                 shared._count(-1)  # noqa: SLF001
 
     def take(
-        self, timeout_s: float, called: Callable[[], bool] = lambda: False
+        self,
+        timeout_s: float,
+        called: Callable[[], bool] = lambda: False,
+        live: Live | None = None,
     ) -> tuple[RecordBatch, int] | None:
         """Return the next batch of interest, and the index of the first record in it that is new;
         None when there is none in time.
 
         With *timeout_s* 0 it waits only for WAL to be walked that is stored already. What *called*
         looks at has changed when :meth:`wake` is called. None comes, too, after much was
-        passed over: :attr:`position` says how far.
+        passed over, or *live* has taken some: :attr:`position` says how far.
+
+        *live* may be given batches while this thread sleeps, on another one, which must not wait.
+        It says whether it can take more like that; this one wakes and gets None if not.
 
         Raises:
+            Whatever *live* has raised.
             CorruptWal: the bytes contradict themselves; ``details['lsn']`` is the record or the
                 page.
             UnsupportedWal: they are of another version, or use what Spillway does not know.
             LsnNotRetained, WalGap, StorageError: as the store's read.
         """
         shared = self._shared
+        self._live = live
         began_s, began_at = time.monotonic(), self.position
         self.told_lsn = began_at
         deadline = began_s + timeout_s
@@ -928,22 +965,7 @@ class RecordReader:
                 self._end(walk, None)
                 raise
             if batch is not None:
-                with shared._lock:  # noqa: SLF001
-                    walk.lags = is_full or len(batch) >= _BATCH_RECORDS
-                    walk.has_lagged |= walk.lags
-                    woken = walk.append(batch)
-                    shared.batches_walked += 1
-                    start = batch.first_from(self.position)
-                    is_passed = self._interest.interest(batch, start) == PASSED
-                    # Who leads has passed all before: it takes it at once, or passes this, too.
-                    self._step_over(batch)
-                    if not is_passed:
-                        self._own = batch, start
-                    shared._trim(walk)  # noqa: SLF001
-                    if is_passed and (heir := woken or walk.overtaken()) is not None:
-                        walk.resign(heir)
-                        return True
-                if is_passed:
+                if self._keep(walk, batch, is_full=is_full) and self._own is None:
                     continue
                 return True
             lsn = walker.fed_lsn
@@ -965,7 +987,77 @@ class RecordReader:
             left_s = deadline - time.monotonic()
             if left_s <= 0 or called():
                 return False
-            store.wait(lsn, min(left_s, walk.stand_in_in_s()), called)
+            instead = self._serve if self._live is not None else None
+            store.wait(lsn, min(left_s, walk.stand_in_in_s()), called, instead)
+            if self._raised is not None:
+                raised, self._raised = self._raised, None
+                raise raised
+            if walk.leader is not self or walk.failure is not None or walk.is_broken:
+                return True
+            is_fed = True
+
+    def _keep(self, walk: _Walk, batch: RecordBatch, *, is_full: bool) -> bool:
+        """Keep a batch of *walk*, which it leads, and take it if it is of interest; False when
+        another is to lead from here on.
+        """
+        shared = self._shared
+        with shared._lock:  # noqa: SLF001
+            walk.lags = is_full or len(batch) >= _BATCH_RECORDS
+            walk.has_lagged |= walk.lags
+            shared.batches_walked += 1
+            start = batch.first_from(self.position)
+            is_passed = self._interest.interest(batch, start) == PASSED
+            if not is_passed:
+                self._own = batch, start
+            if shared._readers == 1 and walk.is_empty:  # noqa: SLF001
+                walk.pass_over(batch)
+                self._step_over(batch)
+                return True
+            woken = walk.append(batch)
+            # Who leads has passed all before: it takes it at once, or passes this, too.
+            self._step_over(batch)
+            shared._trim(walk)  # noqa: SLF001
+            if is_passed and (heir := woken or walk.overtaken()) is not None:
+                walk.resign(heir)
+                return False
+        return True
+
+    def _serve(self, lsn: int, data: memoryview) -> bool:
+        """Do what the leader, which sleeps, would do with *data* from *lsn* on, on the thread that
+        has appended it; False when it is to wake.
+        """
+        walk, live = self.walk, self._live
+        walker = walk.walker
+        if live is None or walk.leader is not self or walker.fed_lsn != lsn:
+            return False
+        try:
+            walker.feed(lsn, data)
+            if lsn >= walk.passed_at:
+                with self._shared._lock:  # noqa: SLF001
+                    self._shared._pass(walk)  # noqa: SLF001
+            while True:
+                try:
+                    batch = walker.next_batch(_BATCH_RECORDS)
+                except SpillwayError as error:
+                    self._end(walk, error)
+                    return False
+                except BaseException:
+                    self._end(walk, None)
+                    raise
+                if batch is None:
+                    # Who sleeps is for who leads to look after.
+                    return not walk.sleepers_due
+                if not self._keep(walk, batch, is_full=False):
+                    return False
+                if self._own is not None:
+                    own, self._own = self._own, None
+                    if not live(*own):
+                        # Its owner is to look after that.
+                        self.passes = True
+                        return False
+        except BaseException as error:  # noqa: BLE001 - the leader's, who is raised it
+            self._raised = error
+            return False
 
     def _end(self, walk: _Walk, failure: SpillwayError | None) -> None:
         """Have nobody join *walk* any more; its readers get *failure*, or walk for themselves

@@ -30,6 +30,7 @@ from spillway.errors import (
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import segment_name
 from spillway.receiver.segment_file import SegmentFile
+from spillway.receiver.wal_reader import LENT_BYTES, AppendedWal
 from spillway.receiver.wal_writer import WalWriter
 
 if TYPE_CHECKING:
@@ -47,6 +48,19 @@ WAL = array("Q", range(60 * SIZE // 8)).tobytes()
 
 def wal(lsn: int, count: int) -> bytes:
     return WAL[lsn : lsn + count]
+
+
+def waits(store: WalWriter, wait: Callable[[], None]) -> threading.Thread:
+    """Return a thread that *wait*s for more in *store*, and lends its turn, once it does."""
+    reader = store.reader
+    assert isinstance(reader, AppendedWal)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while reader._instead is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return thread
 
 
 def read_all(store: WalWriter, lsn: int | None = None) -> bytes:
@@ -185,6 +199,79 @@ def test_wait(opener: Opener) -> None:
     assert not store.reader.wait(START + 11, 10)
     assert time.monotonic() - began < 5
     timer.join()
+
+
+def test_what_comes_is_taken_by_who_appends_while_one_who_waits_sleeps(opener: Opener) -> None:
+    store = opener()
+    taken: list[tuple[int, bytes, int]] = []
+    ended: list[bool] = []
+
+    def take(lsn: int, data: memoryview) -> bool:
+        # It is there to be read, by anybody.
+        assert store.reader.read(lsn, len(data)) == bytes(data)
+        taken.append((lsn, bytes(data), threading.get_ident()))
+        return len(taken) % 3 != 0
+
+    assert isinstance(store.reader, AppendedWal)
+
+    def wait() -> None:
+        ended.append(store.reader.wait(store.received_lsn, 30, is_called.is_set, take))
+
+    is_called = threading.Event()
+    waiting = waits(store, wait)
+    append(store, 10)
+    append(store, 20)
+    assert taken == [
+        (START, wal(START, 10), threading.get_ident()),
+        (START + 10, wal(START + 10, 20), threading.get_ident()),
+    ]
+    assert not ended
+    # Others who wait are told as ever.
+    assert store.reader.wait(START + 29, 0)
+    # It says that it is to wake; from then on nothing is taken for it, whenever it does.
+    with store.reader.lock:
+        append(store, 1)
+        append(store, 1)
+    waiting.join(30)
+    assert ended == [True]
+    append(store, 1)
+    assert len(taken) == 3, "nobody waits"
+    # Much wakes it, and so does a call.
+    ended.clear()
+    waiting = waits(store, wait)
+    append(store, LENT_BYTES + 1)
+    waiting.join(30)
+    assert ended == [True]
+    ended.clear()
+    waiting = waits(store, wait)
+    is_called.set()
+    store.reader.wake()
+    waiting.join(30)
+    assert ended == [False]
+    assert len(taken) == 3
+
+
+def test_who_is_to_wake_waits_for_who_has_its_turn(opener: Opener) -> None:
+    store = opener()
+    ended = threading.Event()
+    steps: list[str] = []
+
+    def take(lsn: int, data: memoryview) -> bool:
+        # It is woken, and does not go on before this has ended.
+        store.reader.wake()
+        assert not ended.wait(0.3)
+        steps.append("taken")
+        return True
+
+    def wait() -> None:
+        store.reader.wait(START, 30, instead=take)
+        steps.append("awake")
+        ended.set()
+
+    waiting = waits(store, wait)
+    append(store, 10)
+    waiting.join(30)
+    assert steps == ["taken", "awake"]
 
 
 def test_readers_in_other_threads_see_every_byte(opener: Opener) -> None:

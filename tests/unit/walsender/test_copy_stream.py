@@ -346,8 +346,9 @@ def test_what_a_socket_does_not_take_at_once_keeps_its_place() -> None:
     assert frames[-1][:2] == (b"k", 201)
 
 
-def test_a_keepalive_follows_what_came_live() -> None:
-    """By itself, and soon: clients confirm by it."""
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_keepalive_follows_what_came_live(count: int) -> None:
+    """By itself, and soon: clients confirm by it. One, for however much came."""
 
     async def told() -> list[tuple[bytes, int, int]]:
         loop = asyncio.get_running_loop()
@@ -365,12 +366,13 @@ def test_a_keepalive_follows_what_came_live() -> None:
             asleep(loop)
             assert loop.borrow()
             assert source.live is not None
-            source.live.take(_batch(b"x", 60, 0, 0).messages, Lsn(61))
+            for lsn in range(60, 60 + count):
+                source.live.take(_batch(b"x", lsn, 0, 0).messages, Lsn(lsn + 1))
             loop.give_back()
 
         await asyncio.to_thread(give)
         data = b""
-        while len(frames := _frames_of(data)) < 3:
+        while len(frames := _frames_of(data)) < count + 2:
             data += await loop.sock_recv(theirs, 1 << 16)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -380,4 +382,5 @@ def test_a_keepalive_follows_what_came_live() -> None:
 
     with asyncio.Runner(loop_factory=LendingLoop) as runner:
         frames = runner.run(asyncio.wait_for(told(), 60))
-    assert [(kind, lsn) for kind, lsn, _ in frames] == [(b"k", 40), (b"w", 60), (b"k", 61)]
+    given = [(b"w", lsn) for lsn in range(60, 60 + count)]
+    assert [(kind, lsn) for kind, lsn, _ in frames] == [(b"k", 40), *given, (b"k", 60 + count)]
