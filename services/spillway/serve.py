@@ -253,9 +253,18 @@ def _own_directory(data_dir: Path) -> Iterator[Path]:
     """Give a directory for sockets that nobody but this user reaches: those of the service's own
     programs. It goes at the end.
     """
-    # A socket's path has 107 bytes at most. Directories of tempfile are 0700.
-    parent = data_dir if len(os.fsencode(data_dir)) < 70 else None
-    with tempfile.TemporaryDirectory(prefix="own-", dir=parent) as directory:
+    # Directories of tempfile are 0700.
+    with contextlib.ExitStack() as stack:
+        directory = ""
+        # A socket's path has 107 bytes at most.
+        if len(os.fsencode(data_dir)) < 70:
+            # On a full disk the service starts all the same, to say so.
+            with contextlib.suppress(OSError):
+                directory = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="own-", dir=data_dir)
+                )
+        if not directory:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="own-"))
         yield Path(directory)
 
 

@@ -53,8 +53,14 @@ class DirectoryWal:
     def read(self, lsn: int, max_bytes: int) -> bytes:
         return self._data[lsn - self._first :][:max_bytes]
 
-    def wait(self, *_: object) -> bool:
-        raise AssertionError("everything is there")
+    def wait(
+        self,
+        lsn: int,
+        timeout_s: float,
+        called: Callable[[], bool] = lambda: False,
+        *_: object,
+    ) -> bool:
+        raise AssertionError("everything is there", lsn, timeout_s, called)
 
     def wake(self) -> None:
         raise AssertionError("nobody waits")

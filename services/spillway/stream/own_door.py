@@ -125,7 +125,9 @@ class OwnDoor:
             async with asyncio.timeout(_HELLO_S):
                 hello = json.loads(await _read(reader))
         except (TimeoutError, ValueError):
-            raise InvalidRequest("a program's first frame must be its hello") from None
+            hello = None
+        if not isinstance(hello, dict):
+            raise InvalidRequest("a program's first frame must be its hello")
         token = hello.get("token")
         self._gate.check(None if token is None else str(token).encode(), None)
         with calling("unix:", str(hello.get("client") or ""), protocol=OWN_SOCKET):

@@ -143,6 +143,7 @@ def test_a_door_that_closes_is_a_service_that_is_not_there(served: Served) -> No
     "frame",
     [
         b"\x03\x00\x00\x00{]}",
+        b"\x02\x00\x00\x00[]",
         b"\xff\xff\xff\x7f",
         b"\x12\x00\x00\x00" + json.dumps({"token": _TOKEN}).encode() + b"\x02\x00\x00\x00\xff\xff",
     ],
