@@ -22,7 +22,7 @@ from harness.reception import wait_until
 from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from spillway.pg.lsn import Lsn
-from spillway.receiver import walreceiver
+from spillway.receiver import wal_reader, walreceiver
 from spillway.receiver.wal_reader import AppendedWal
 from spillway.service import readiness
 from spillway.sessions import source
@@ -143,6 +143,8 @@ def test_each_fault_is_seen_and_goes(
             return bytes(found)
 
         monkeypatch.setattr(AppendedWal, "read", flip)
+        # It is read from the store, and not decoded by the thread that has received it.
+        monkeypatch.setattr(wal_reader, "LENT_BYTES", 0)
         cluster.execute("INSERT INTO t VALUES (1)")
         with amiss(service, "database", "corrupt_wal") as found:
             assert found["name"] == "main/postgres"

@@ -112,7 +112,7 @@ def has(service: Service, slot: str, pid: int | None, address: str | None) -> bo
         found == wanted
         and (told.active, told.active_pid or None, told.consumer.address or None) == wanted
         and (shown["inactive_since"] is None) == (address is not None)
-        and ("Consumer: " in page) == (address is not None)
+        and ("nobody reads it" in page) == (address is None)
         and (address is None or address in page)
     )
 

@@ -753,8 +753,10 @@ class Substitute:
             raise self.failure
         if taken is not None:
             self.batches.append(taken[0].header(taken[1])[0])
+        # Whoever waits for what is noted may change the answer to the next call then, not to this.
+        has_more_to_do = self.has_more_to_do
         self.lsns.append(lsn)
-        return self.has_more_to_do
+        return has_more_to_do
 
 
 @pytest.fixture

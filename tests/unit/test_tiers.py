@@ -40,6 +40,20 @@ LONG_ALONE: Final = {
         "integration/lake/test_position_job.py::test_spark_reads_and_merges_what_is_marked",
         "integration/lake/test_position_merge_in_spark.py::test_spark_reads_and_writes",
     },
+    "runs of Spark once more; the first tier makes such tables and follows them by "
+    "lake/test_partition_root, lake/test_masks and lake/test_soft_deletes": {
+        "integration/lake/test_masks.py::test_a_difference_in_a_masked_column_is_found",
+        "integration/lake/test_masks.py::test_a_table_that_is_set_aside_keeps_what_is_masked",
+        "integration/lake/test_masks.py::test_masks_of_a_table_that_is_there",
+        "integration/lake/test_partition_root.py::test_a_table_with_rows_is_attached",
+        "integration/lake/test_partition_root.py::test_partitions_that_tell_rows_otherwise",
+        "integration/lake/test_partition_root.py::test_rows_move_and_partitions_come_and_go",
+        "integration/lake/test_soft_deletes.py::test_a_table_that_is_there_gets_them",
+        "integration/lake/test_soft_deletes.py::test_what_has_no_key_keeps_nothing",
+    },
+    "every page once more, as pictures; the first tier sees that a change would be seen": {
+        "browser/test_pictures.py::test_pages_look_as_they_did",
+    },
     "many tables; the first tier copies and follows a few": {
         "integration/apply/test_subscription_postgres.py::test_five_hundred_tables",
         "integration/walsender/test_create_subscription.py::test_five_hundred_tables",

@@ -40,7 +40,6 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spillway._kernels.encoders.arrow.encoder import Encoder, put_message
 from spillway.errors import InvalidOption
@@ -312,6 +311,8 @@ def record_batch(table: Table) -> pa.RecordBatch:
 
 def _of_partition(ops: pa.Array) -> pa.Array:
     """Return operations on a partition as those on its root: TRUNCATE leaves the root's others."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 10 MB, for those who have partitions
+
     if not pc.any(pc.equal(ops, "T")).as_py():
         return ops
     return pc.if_else(pc.equal(ops, "T"), EMPTIED, ops)

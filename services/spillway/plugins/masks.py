@@ -21,13 +21,11 @@ merges by keys refuses the table.
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spillway.declarations.masks import Mask, parse_mask
 from spillway.errors import InvalidOption
@@ -108,9 +106,11 @@ def hashed(values: pa.Array, secret: bytes) -> pa.Array:
     distinct = values.dictionary_encode()
     texts = distinct.dictionary.cast(pa.binary()).to_pylist()
     hashes = pa.array([hashed_bytes(text, secret) for text in texts], pa.utf8())
-    return pc.take(hashes, distinct.indices)
+    return hashes.take(distinct.indices)
 
 
 def hashed_bytes(text: bytes, secret: bytes) -> str:
     """Return the hash of one text."""
+    import hmac  # noqa: PLC0415 - OpenSSL with it, for those who hash
+
     return hmac.digest(secret, text, "sha256").hex()

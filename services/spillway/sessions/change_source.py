@@ -140,6 +140,7 @@ class _Decoding:
 
     def close(self) -> None:
         self._reader.close()
+        self._live = None
 
 
 def _feed(decoder: Decoder, taken: tuple[RecordBatch, int] | None, lsn: int) -> None:

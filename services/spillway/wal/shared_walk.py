@@ -781,6 +781,8 @@ class RecordReader:
             if self in self.walk.readers:
                 shared._leave(self)  # noqa: SLF001
                 shared._count(-1)  # noqa: SLF001
+        # It leads to the owner, who leads here: neither is to wait for Python's collector.
+        self._live = None
 
     def take(
         self,

@@ -195,7 +195,7 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
 
 def test_job_options_are_the_services() -> None:
     own = {"kind", "format", "path", "partition_history", "partition_by", "cluster_by"}
-    own |= {"iceberg_catalog", "iceberg_prefix", "conf"}
+    own |= {"iceberg_catalog", "iceberg_prefix", "conf", "partition_root", "mask", "soft_deletes"}
     assert set(JOB_OPTIONS) == set(LakeTarget.model_fields) - own
 
 

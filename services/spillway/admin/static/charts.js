@@ -59,6 +59,15 @@
     const time = moment.toLocaleTimeString();
     return Date.now() / 1000 - at < DAY / 2 ? time : `${moment.toLocaleDateString(undefined, { month: "short", day: "numeric" })}, ${time}`;
   };
+  // What stands at a tick: the time, and the day where one begins.
+  const DAY_OF = { day: "numeric", month: "short" };
+  const clock = (at, before, step) => {
+    const moment = new Date(at * 1000);
+    const begins = before !== undefined && new Date(before * 1000).toDateString() !== moment.toDateString();
+    if (step >= DAY || begins) return moment.toLocaleDateString("en-GB", DAY_OF);
+    const two = (value) => String(value).padStart(2, "0");
+    return [moment.getHours(), moment.getMinutes(), ...(step < 60 ? [moment.getSeconds()] : [])].map(two).join(":");
+  };
   const TONES = { bad: "--bad", warn: "--warn", ok: "--ok", info: "--muted", ddl: "--accent" };
 
   // A point without neighbours is no line: it is drawn as a point.
@@ -114,7 +123,7 @@
         // The range, and not the data's: a series that began just now stands at the right.
         scales: { x: { time: true, range: () => [end - RANGES[range].seconds, end] }, y: { range: (_, __, top) => [0, Math.max((top || 0) * 1.1, least)] } },
         axes: [
-          { ...axis(), ...("withoutTimes" in place.dataset ? { size: 6, font: "1px sans-serif", stroke: "transparent" } : { size: 34 }), space: 80, values: [[DAY, "{D} {MMM}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, "{D} {MMM}", null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+          { ...axis(), ...("withoutTimes" in place.dataset ? { size: 6, font: "1px sans-serif", stroke: "transparent" } : { size: 34 }), space: 80, values: (_, times, __, ___, step) => times.map((at, i) => clock(at, times[i - 1], step)) },
           { ...axis(), size: 72, space: 40, incrs: steps, values: (_, ticks) => ticks.map(write) },
         ],
         series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: true, size: 4, filter: alone } }],
