@@ -47,6 +47,17 @@ def test_a_source_captures_a_part_and_is_reached_otherwise(
     assert "application_name=another" in service.call("GET", "/sources/part")["dsn"]
 
 
+def test_commands_for_the_same_stand_in_the_form(nothing: None, page: Page) -> None:
+    """What a check has found, beside it, stays."""
+    page.goto("/ui/sources/new")
+    with page.expect_response("**/ui/sources/as-commands"):
+        page.get_by_label("Name", exact=True).fill("elsewhere")
+    page.get_by_text("The same by curl, command and Terraform").click()
+    expect(page.locator(".as-commands")).to_contain_text("elsewhere")
+    expect(page.locator("#check")).to_contain_text("A role for it")
+    expect(page.locator("#check")).not_to_contain_text("elsewhere")
+
+
 def test_a_slots_options(slot: str, page: Page, service: Service) -> None:
     page.goto(f"/ui/slots/{slot}")
     page.locator("details.action summary", has_text="Alter").click()
