@@ -128,6 +128,8 @@ def test_consumers(here: Page) -> None:
 
 def test_ctrl_k_by_keyboard_alone(here: Page) -> None:
     def go(text: str, downs: int = 0) -> None:
+        # Whoever presses keys before a page's scripts have come presses them in vain.
+        here.wait_for_load_state()
         here.keyboard.press("Control+k")
         expect(here.locator("#palette")).to_be_visible()
         here.keyboard.type(text)
