@@ -31,6 +31,7 @@ test-setup: install
 	@PYTHONPATH=tests $(VENV)/python -m harness.jvm
 	@PYTHONPATH=tests $(VENV)/python -m harness.go_programs
 	@PYTHONPATH=tests $(VENV)/python -m harness.java_clients
+	@PYTHONPATH=tests $(VENV)/python -m harness.iceberg_rest
 
 # Its processes give each other what they have compiled, also where Python is told not to keep it.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/pytest

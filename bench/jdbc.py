@@ -18,7 +18,7 @@ from bench.child import tell
 from spillway.lake.session import spark_session
 
 
-def _main(conninfo: dict[str, str], directory: Path, driver: str) -> None:
+def _main(conninfo: dict[str, str], directory: Path, driver: str, table: str) -> None:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-class-path {driver} pyspark-shell"
     spark = spark_session(table_format="delta", master="local[2]")
     url = f"jdbc:postgresql://{conninfo['host']}:{conninfo['port']}/{conninfo['dbname']}"
@@ -32,7 +32,7 @@ def _main(conninfo: dict[str, str], directory: Path, driver: str) -> None:
         last = int(line.split()[1])
         rows = spark.read.jdbc(
             url,
-            "public.lake_compared",
+            table,
             column="id",
             lowerBound=1,
             upperBound=last,
@@ -45,4 +45,4 @@ def _main(conninfo: dict[str, str], directory: Path, driver: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    _main(json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4])

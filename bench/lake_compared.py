@@ -81,7 +81,9 @@ def lake_compared(scene: Scene) -> dict[str, Any]:
             120,
         )
         ours = stack.enter_context(LakeJob(service.grpc_target, "lake", where / "ours"))
-        jdbc = stack.enter_context(Child("bench.jdbc", conninfo, str(where / "jdbc"), str(driver)))
+        jdbc = stack.enter_context(
+            Child("bench.jdbc", conninfo, str(where / "jdbc"), str(driver), "public.lake_compared")
+        )
         last, written = 0, 0
 
         def write(new: int, updates: int) -> None:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 #: Tables' rows; below this scale it is only tried.
 SIZES: Final = (100_000, 1_000_000, 10_000_000)
+#: One more from that scale on, by position alone: rewriting would take minutes a batch.
+_LARGE: Final = 50_000_000
+_LARGE_SCALE: Final = 5
 _TRIED: Final = (10_000, 40_000)
 _SCALE: Final = 0.1
 _ROWS: Final = 1000
@@ -67,12 +70,14 @@ def lake_updates(scene: Scene) -> dict[str, Any]:
     rewriting and by position.
     """
     tried = scene.scale < _SCALE
-    sizes = _TRIED if tried else SIZES
+    sizes: tuple[int, ...] = _TRIED if tried else SIZES
+    if scene.scale >= _LARGE_SCALE:
+        sizes = (*sizes, _LARGE)
     figures: dict[str, Any] = {}
     for table_format in _KINDS:
         figures[table_format] = {}
         for rows in sizes:
-            for how in ("copy", "position"):
+            for how in ("copy", "position") if rows < _LARGE else ("position",):
                 found = measured(table_format, how, rows, _TRIED_BATCHES if tried else _BATCHES)
                 figures[table_format].setdefault(str(rows), {})[how] = found
                 scene.say(f"   {table_format}, {rows} rows, {how}: {found}")
@@ -208,6 +213,7 @@ class _Delta(_Table):
     def fold(self) -> None:
         if self.how == "position":
             self.table.fold(self.shape, nullcontext)
+            self.table.checkpoint(is_due=True)
 
     def whole(self, path: Path) -> pa.Table:
         return self._asked(path, "SELECT * FROM t").cast(_COLUMNS)

@@ -245,7 +245,8 @@ def copy_rows(database: Database, transactions: int, copies: int) -> None:
     block = "".join(
         f"{n}\tnote number {n} of a text that is about sixty characters lo\t"
         "2026-01-01 "
-        f"00:{n // 60 % 60:02}:{n % 60:02}.{n % 1000:03}+00\t{n * 7919 % 100000}.{n % 100:02}\t{n * 0.37}\n"  # noqa: E501
+        f"00:{n // 60 % 60:02}:{n % 60:02}.{n % 1000:03}+00\t"
+        f"{n * 7919 % 100000}.{n % 100:02}\t{n * 0.37}\n"
         for n in range(_ROWS_A_COPY)
     ).encode()
     with database.connect(autocommit=False) as connection:

@@ -102,6 +102,7 @@ def _markdown(results: Results) -> Iterator[str]:
     yield from _start(results)
     yield from _lake(results)
     yield from _lake_compared(results)
+    yield from _lake_load(results)
     yield from _lake_tables(results)
     yield from _lake_updates(results)
     yield from _apply(results)
@@ -345,6 +346,26 @@ def _lake_compared(results: Results) -> Iterator[str]:
         if isinstance(s, dict)
     ]
     yield from _table(("", "seconds", "changes/s", "CPU s"), rows, numbers_from=1)
+
+
+def _lake_load(results: Results) -> Iterator[str]:
+    figures = results.figures.get("lake_load")
+    if not figures:
+        return
+    yield "## An initial load"
+    yield ""
+    yield (
+        f"A table of ten columns and {figures['rows']:,} rows into Delta Lake, by two cores. CPU "
+        f"is that of all processes. {figures['small_tables']} tables of 1,000 rows: "
+        f"{figures['small']['seconds']:.1f} s, {figures['small']['cpu_s']:.1f} CPU s."
+    )
+    yield ""
+    rows = [
+        (who, f"{s['seconds']:.1f}", f"{s['rows_per_s']:,}", f"{s['cpu_s']:.1f}")
+        for who, s in figures.items()
+        if isinstance(s, dict) and "rows_per_s" in s
+    ]
+    yield from _table(("", "seconds", "rows/s", "CPU s"), rows, numbers_from=1)
 
 
 def _lake_updates(results: Results) -> Iterator[str]:

@@ -17,6 +17,7 @@ from bench.databases import many_databases
 from bench.grpc_client import grpc_clients
 from bench.lake import lake
 from bench.lake_compared import lake_compared
+from bench.lake_load import lake_load
 from bench.lake_tables import lake_tables
 from bench.lake_updates import lake_updates
 from bench.machine import tree_cpu_seconds
@@ -198,6 +199,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "start": start,
     "lake": lake,
     "lake_compared": lake_compared,
+    "lake_load": lake_load,
     "lake_tables": lake_tables,
     "lake_updates": lake_updates,
     "apply": apply,

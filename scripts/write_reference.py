@@ -47,7 +47,7 @@ PROVIDER_OPTION_TYPES = {
     "text": "string", "choice": "string", "time": "string", "size": "string", "number": "number",
     "whole number": "number", "columns": "map of list of string",
     "partitions": "map of list of string", "masks": "map of list of string",
-    "tables": "list of string", "settings": "map of string",
+    "tables": "list of string", "times": "map of string", "settings": "map of string",
 }  # fmt: skip
 PROVIDER_POSTGRES_TYPES = {
     "choice": "string", "flag": "bool", "whole number": "number", "texts": "map of string",
@@ -57,62 +57,87 @@ PROVIDER_POSTGRES_TYPES = {
 ERRORS = """\
 # Errors
 
-Every error that Spillway raises on purpose has a stable `code`. REST shows it in an RFC 9457 problem document together with a `hint` that
-says what to do, gRPC in the error's details, the commands on stderr. The code maps once to an HTTP status, a gRPC status and a
-SQLSTATE. Codes keep their meaning; new ones may be added below an existing parent, so handle the parents.
+Every error that Spillway raises on purpose has a stable `code`. REST shows it in an RFC 9457
+problem document together with a `hint` that says what to do, gRPC in the error's details, the
+commands on stderr. The code maps once to an HTTP status, a gRPC status and a SQLSTATE. Codes keep
+their meaning; new ones may be added below an existing parent, so handle the parents.
 
 This page is written from `services/spillway/errors.py` by `scripts/write_reference.py`.
 
 | code | parent | HTTP | gRPC | SQLSTATE | meaning |
 |---|---|---|---|---|---|
-"""  # noqa: E501
+"""
 
 COMMANDS = """\
 # Commands
 
-LSNs are PostgreSQL's text. Where the service is, and the token, are taken from the environment ([settings](settings.md)) or from a context, unless an option
-says otherwise. Exit codes: 0 done, 1 an error (message, hint and [code](errors.md) on stderr) or a question that was answered with no, 2 wrong usage, 130 interrupted; `status --exit-code` has two more. A hint says what to do in the words of the commands.
-[How to use them](../how-to/use-the-command-line.md) goes through them by what one wants.
+LSNs are PostgreSQL's text. Where the service is, and the token, are taken from the environment
+([settings](settings.md)) or from a context, unless an option says otherwise. Exit codes: 0 done, 1
+an error (message, hint and [code](errors.md) on stderr) or a question that was answered with no, 2
+wrong usage, 130 interrupted; `status --exit-code` has two more. A hint says what to do in the words
+of the commands. [How to use them](../how-to/use-the-command-line.md) goes through them by what one
+wants.
 
 ## What is printed
 
-A list at a terminal fits its width: columns that don't are left out, the least important first, and the last line names them. Behind a pipe a list is a line a row, with a heading and
-tabs between, all columns whole, for `awk`, `cut` and `sort`; `-` is what is unknown or doesn't exist. `--output` says otherwise: `wide` has all columns at a terminal, too; `json` (and `--json`) is what the service answers; `name` is a name a line.
-Its short form is `-o`, but for commands whose `-o` is a plugin's option. `--sort COLUMN` sorts by any column that `show` has, `--sort -COLUMN` in reverse, what is unknown last. `NO_COLOR` leaves colours out.
+A list at a terminal fits its width: columns that don't are left out, the least important first, and
+the last line names them. Behind a pipe a list is a line a row, with a heading and tabs between, all
+columns whole, for `awk`, `cut` and `sort`; `-` is what is unknown or doesn't exist. `--output` says
+otherwise: `wide` has all columns at a terminal, too; `json` (and `--json`) is what the service
+answers; `name` is a name a line. Its short form is `-o`, but for commands whose `-o` is a plugin's
+option. `--sort COLUMN` sorts by any column that `show` has, `--sort -COLUMN` in reverse, what is
+unknown last. `NO_COLOR` leaves colours out.
 
-`--watch` (`-w`) looks again and again until Ctrl-C or SIGTERM. At a terminal it has a screen of its own; behind a pipe each look stands below the last, with an empty line between, or as JSON in one line. The first look must succeed; later ones that fail leave what was seen last, marked `STALE` with its age, and on a pipe a line on standard error.
+`--watch` (`-w`) looks again and again until Ctrl-C or SIGTERM. At a terminal it has a screen of its
+own; behind a pipe each look stands below the last, with an empty line between, or as JSON in one
+line. The first look must succeed; later ones that fail leave what was seen last, marked `STALE`
+with its age, and on a pipe a line on standard error.
 
 ```sh
-spillway slot list | awk -F '\\t' 'NR > 1 && $4 > 1e9 { print $1, $4 }'       # slots that are more than 1 GB behind
+# slots that are more than 1 GB behind
+spillway slot list | awk -F '\\t' 'NR > 1 && $4 > 1e9 { print $1, $4 }'
 ```
 
-A slot's `lag_bytes` is WAL that is decoded and that its consumer has not confirmed; `lag_seconds` is the age of the oldest transaction in that, 0 without one.
+A slot's `lag_bytes` is WAL that is decoded and that its consumer has not confirmed; `lag_seconds`
+is the age of the oldest transaction in that, 0 without one.
 
 ## Questions
 
-At a terminal (standard input and standard error are one) what loses something asks first: `slot drop`, `advance`, `rewind`, `end-session`, `source drop`, `source restart`, `subscription drop`, `subscription skip`, `user drop`, `context remove`. `--yes` answers. Where there is no terminal nobody is asked.
+At a terminal (standard input and standard error are one) what loses something asks first:
+`slot drop`, `advance`, `rewind`, `end-session`, `source drop`, `source restart`,
+`subscription drop`, `subscription skip`, `user drop`, `context remove`. `--yes` answers. Where
+there is no terminal nobody is asked.
 
 ## Contexts
 
-`spillway context` keeps services by name in `contexts.json` in `$XDG_CONFIG_HOME/spillway` (`~/.config/spillway`): address, TLS files, and the token, by the file or variable that holds it or itself. The file is its owner's alone; one that others may read or write is refused. In this order a command takes the service of `--context`, of `SPILLWAY_URL` or
-`SPILLWAY_GRPC`, of `SPILLWAY_CONTEXT`, of `spillway context use`, or the default. A context's token is never sent to an address that the environment names. Other variables that are set (`SPILLWAY_TOKEN`, `SPILLWAY_TLS_CA` …) count more than a context that was not named on the command line. `spillway lake` takes a context by `--context` alone, and
-what the service starts takes none.
+`spillway context` keeps services by name in `contexts.json` in `$XDG_CONFIG_HOME/spillway`
+(`~/.config/spillway`): address, TLS files, and the token, by the file or variable that holds it or
+itself. The file is its owner's alone; one that others may read or write is refused. In this order a
+command takes the service of `--context`, of `SPILLWAY_URL` or `SPILLWAY_GRPC`, of
+`SPILLWAY_CONTEXT`, of `spillway context use`, or the default. A context's token is never sent to an
+address that the environment names. Other variables that are set (`SPILLWAY_TOKEN`,
+`SPILLWAY_TLS_CA` …) count more than a context that was not named on the command line.
+`spillway lake` takes a context by `--context` alone, and what the service starts takes none.
 
 ## Completion
 
-`spillway --install-completion` sets it up for the shell that it is run in, bash, zsh or fish; `--show-completion` prints the script. Besides commands and options it completes the names of slots, sources,
-databases, plugins, subscriptions and their tables, users and contexts: it asks the service that the command would talk to, for half a second at most, and completes nothing when that doesn't answer.
+`spillway --install-completion` sets it up for the shell that it is run in, bash, zsh or fish;
+`--show-completion` prints the script. Besides commands and options it completes the names of slots,
+sources, databases, plugins, subscriptions and their tables, users and contexts: it asks the service
+that the command would talk to, for half a second at most, and completes nothing when that doesn't
+answer.
 
 ## The commands
 
-They are written from their own definitions by `scripts/write_reference.py`; `--help` shows the same.
-"""  # noqa: E501
+They are written from their own definitions by `scripts/write_reference.py`; `--help` shows the
+same.
+"""
 
 SETTINGS = """\
 # Settings
 
-Environment variables. An empty one counts as not set. What belongs to one command only is an option of that command ([commands](cli.md)). Sizes are
-bytes, or numbers with kB, MB, GB or TB.
+Environment variables. An empty one counts as not set. What belongs to one command only is an option
+of that command ([commands](cli.md)). Sizes are bytes, or numbers with kB, MB, GB or TB.
 
 This page is written from `services/spillway/settings.py` by `scripts/write_reference.py`.
 
@@ -120,7 +145,7 @@ This page is written from `services/spillway/settings.py` by `scripts/write_refe
 
 | variable | default | meaning |
 |---|---|---|
-"""  # noqa: E501
+"""
 
 OTHER_SETTINGS = """
 ## The lake
@@ -128,31 +153,45 @@ OTHER_SETTINGS = """
 | variable | default | meaning |
 |---|---|---|
 | `SPILLWAY_JARS` | `.cache/jars` below the current directory | the folder with Delta Lake's jars |
-| `SPILLWAY_KEYS` | `.cache/keys` below the current directory | of lakes on object storage that are [merged by position](../how-to/fill-a-lake.md#merge-by-position): the folder with the indexes of keys |
+| `SPILLWAY_KEYS` | `.cache/keys` below the current directory | of lakes on object storage that \
+are [merged by position](../how-to/fill-a-lake.md#merge-by-position): the folder with the \
+indexes of keys |
 | `SPILLWAY_IVY_SETTINGS` | Ivy's own | an `ivysettings.xml` for resolving them |
-| `SPILLWAY_LAKE_MASK_SECRET` | none | the secret with which a lake's [masks](../how-to/fill-a-lake.md#columns-left-out-or-masked) hash, 16 characters or more: of the job, of the service that runs it, and of Spark's workers |
-| `SPILLWAY_LAKE_SOURCE_DSN` | none | the source's connection string, for initial loads: its role needs REPLICATION and SELECT |
-| `SPILLWAY_SUBSCRIPTION_RUN` | none | set by the service for a subscription's program, which bears it as its mark |
-| `SPILLWAY_SUBSCRIPTION` | none | likewise, the subscription's name: the service names it as the consumer of a slot |
-| `SPILLWAY_OWN_SOCKET` | none | likewise, the Unix socket by which a program that applies into PostgreSQL has its stream |
+| `SPILLWAY_LAKE_MASK_SECRET` | none | the secret with which a lake's \
+[masks](../how-to/fill-a-lake.md#columns-left-out-or-masked) hash, 16 characters or more: of the \
+job, of the service that runs it, and of Spark's workers |
+| `SPILLWAY_LAKE_SOURCE_DSN` | none | the source's connection string, for initial loads: its role \
+needs REPLICATION and SELECT |
+| `SPILLWAY_SUBSCRIPTION_RUN` | none | set by the service for a subscription's program, which \
+bears it as its mark |
+| `SPILLWAY_SUBSCRIPTION` | none | likewise, the subscription's name: the service names it as the \
+consumer of a slot |
+| `SPILLWAY_OWN_SOCKET` | none | likewise, the Unix socket by which a program that applies into \
+PostgreSQL has its stream |
 
 ## Applying into PostgreSQL
 
 | variable | default | meaning |
 |---|---|---|
-| `SPILLWAY_TARGET_DSN` | none | for `spillway subscription create` and `alter`: the connection string of the PostgreSQL that is filled |
-| `SPILLWAY_APPLY_OPTIONS` | none | set by the service for `spillway apply`: the target with its connection string, as JSON |
-| `SPILLWAY_APPLY_SOURCE_DSN` | none | likewise, and for `spillway subscription verify` and `repair`: the source's connection string |
-| `SPILLWAY_APPLY_TARGET_DSN` | none | for `spillway subscription verify` and `repair`: the target's connection string |
+| `SPILLWAY_TARGET_DSN` | none | for `spillway subscription create` and `alter`: the connection \
+string of the PostgreSQL that is filled |
+| `SPILLWAY_APPLY_OPTIONS` | none | set by the service for `spillway apply`: the target with its \
+connection string, as JSON |
+| `SPILLWAY_APPLY_SOURCE_DSN` | none | likewise, and for `spillway subscription verify` and \
+`repair`: the source's connection string |
+| `SPILLWAY_APPLY_TARGET_DSN` | none | for `spillway subscription verify` and `repair`: the \
+target's connection string |
 
 ## Tests and development
 
 | variable | default | meaning |
 |---|---|---|
-| `SPILLWAY_FAILPOINTS` | none | arms failpoints, as `walstore.before_fsync=kill@3`; see `services/spillway/failpoints.py` |
+| `SPILLWAY_FAILPOINTS` | none | arms failpoints, as `walstore.before_fsync=kill@3`; see \
+`services/spillway/failpoints.py` |
 | `SPILLWAY_CACHE` | `.cache` | where `make` and the tests keep downloads |
-| `SPILLWAY_TEST_POSTGRES_15` (14 to 18) | the pinned server | the bin directory of a server to test with |
-"""  # noqa: E501
+| `SPILLWAY_TEST_POSTGRES_15` (14 to 18) | the pinned server | the bin directory of a server to \
+test with |
+"""
 
 
 def errors_page() -> str:

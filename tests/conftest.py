@@ -1,18 +1,20 @@
 """Fixtures for every test.
 
-========== ==================================================================================
-pg         a fresh database on the session's server, once on PostgreSQL 18 and, in the long tier, once on 15
-pg15, pg18 the same on that one major
+===============  ===================================================================================
+pg               a fresh database on the session's server, once on PostgreSQL 18 and, in the long
+                 tier, once on 15
+pg15, pg18       the same on that one major
 session_cluster  the session's server of a major, for fixtures of a wider scope
-jar_folder  Delta's jars, for what starts a lake's job; without them, or without Java, the test is skipped
-fresh_cluster  a factory of servers of the test's own: ``fresh_cluster(17, wal_level="replica")``
-========== ==================================================================================
+jar_folder       Delta's jars, for what starts a lake's job; without them, or without Java, the test
+                 is skipped
+fresh_cluster    a factory of servers of the test's own: ``fresh_cluster(17, wal_level="replica")``
+===============  ===================================================================================
 
 When a test fails, what its servers logged meanwhile is shown with it.
 
 With pytest-xdist (``make test``) several processes share the tests as :mod:`harness.parallel` says,
 each with servers of its own.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

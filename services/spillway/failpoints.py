@@ -63,6 +63,9 @@ failpoint                                 where
 ``lake.after_quarantined``                a table is in quarantine, nothing is set aside yet
 ``lake.after_quarantine``                 a batch of a table in quarantine is set aside
 ``lake.after_ddl``                        the events of a batch are durable, its position isn't
+``lake.before_together``                  a batch's files are durable, its commits are to be made
+                                          as one
+``lake.after_together``                   that one is made, nothing says so yet
 ``lake.before_position``                  every table has the batch, the lake's position is the old
                                           one
 ``lake.before_advance``                   the position is durable, the slot is not confirmed

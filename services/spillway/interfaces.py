@@ -25,6 +25,7 @@ from spillway.slot_manager.server import HttpServer
 from spillway.stream.connections import GrpcConnections
 from spillway.stream.own_door import OwnDoor
 from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
+from spillway.stream.watch_service import Watched
 from spillway.token_gate import TokenGate
 from spillway.walsender.server import ClientRules, WalsenderServer
 from spillway.watch.actions import SOURCE_ACTIONS, SUBSCRIPTION_ACTIONS, USER_ACTIONS, noted
@@ -158,11 +159,12 @@ async def listening(
         certificate=doors.certificate,
         own_socket=doors.own_socket,
         client_timeout_s=doors.client_timeout_s,
+        watched=Watched(sampler, alerts, past, timeline),
     )
     await grpc_server.start()
     own_door = None
     if doors.own_door is not None:
-        own_door = OwnDoor(engine, gate, doors.own_door)
+        own_door = OwnDoor(engine, gate, doors.own_door, doors.client_timeout_s)
         await own_door.start()
     admin.start()
     watchman.start()

@@ -200,8 +200,9 @@ class Settings:
         "SPILLWAY_CLIENT_TIMEOUT",
         _duration,
         60.0,
-        "a client over gRPC or PostgreSQL's protocol that does not answer the service for so long, "
-        "because it is stopped or gone, loses its connection and its slot; `0`: never. "
+        "a client over gRPC or PostgreSQL's protocol, or a subscription's program, that does not "
+        "answer the service for so long, because it is stopped or gone, loses its connection and "
+        "its slot; `0`: never. "
         "PostgreSQL's `wal_sender_timeout`",
         "`60s`",
     )

@@ -14,7 +14,10 @@ from playwright.sync_api import expect
 from harness.browser import browser as running_browser
 from harness.cluster import Cluster
 from harness.service import service_in_process
+from harness.tiers import deep
 from spillway.subscriber import targets
+
+from .hands import Hand, Keyboard, Mouse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,6 +192,13 @@ def visit(browser: Browser, service: Service) -> Iterator[Callable[..., Visit]]:
 @pytest.fixture
 def page(visit: Callable[..., Visit]) -> Page:
     return visit().page
+
+
+@pytest.fixture(params=[Mouse, deep(Keyboard)])
+def hand(request: pytest.FixtureRequest) -> Hand:
+    """Who does a task: what can be clicked can be done by keyboard alone."""
+    made: Hand = request.param()
+    return made
 
 
 @pytest.fixture

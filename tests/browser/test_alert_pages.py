@@ -238,4 +238,4 @@ def test_who_did_what(
     page.goto("/ui/events?before=x")
     expect(page.get_by_role("alert")).to_contain_text("before is 'x'")
     page.goto("/ui/events?search=100%25")
-    expect(page.get_by_text("Nothing of what is kept is so.")).to_be_visible()
+    expect(page.get_by_text("No event that is kept fits.")).to_be_visible()

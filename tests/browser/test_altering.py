@@ -122,3 +122,18 @@ def test_a_subscription(
     page.get_by_role("button", name="Alter subscription").click()
     expect(page.get_by_role("alert")).to_contain_text("Line 1 of the job's options")
     assert service.call("GET", "/subscriptions/off") == altered
+
+
+def test_one_table_is_paused_on_its_page(source: str, service: Service, page: Page) -> None:
+    """The lake has no program here: what it says of a table that it has not told of is seen."""
+    lake = {"kind": "lake", "path": "/nowhere/lake"}
+    body = {"name": "lake", "source": source, "database": "shop", "target": lake, "enabled": False}
+    service.call("POST", "/subscriptions", json=body)
+    page.goto("/ui/subscriptions/lake")
+    page.get_by_text("Pause or resume a table").click()
+    page.get_by_label("Table", exact=True).fill("public.none")
+    for button, call in (("Pause table", "pause"), ("Resume table", "resume")):
+        with page.expect_request(f"**/tables/{call}"):
+            page.get_by_role("button", name=button).click()
+        expect(page.get_by_role("alert")).to_contain_text("has told of no table public.none")
+    service.call("DELETE", "/subscriptions/lake")

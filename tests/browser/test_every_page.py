@@ -70,11 +70,11 @@ def _open_everything(page: Page) -> None:
     if page.locator("#filter").count():
         page.get_by_role("button", name="Peek").click()
         expect(page.locator("#changes tbody tr").first).to_be_visible()
-    if page.get_by_role("button", name="Check").count():
+    if page.get_by_role("button", name="Check", exact=True).count():
         page.get_by_label("Name", exact=True).fill("other")
         page.get_by_label("Host").fill("127.0.0.1")
         page.get_by_label("Port").fill("1")
-        page.get_by_role("button", name="Check").click()
+        page.get_by_role("button", name="Check", exact=True).click()
         expect(page.get_by_role("alert")).to_be_visible()
 
 

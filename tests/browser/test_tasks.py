@@ -1,4 +1,6 @@
-"""What people come with: each is done from the overview, in at most four clicks."""
+"""What people come with: each is done from the overview, in at most four clicks, or by keyboard
+alone.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +10,30 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
 
     from harness.cluster import Database
     from harness.service import Service
 
-CLICKS_MAX = 4
-
-
-class Clicks:
-    """Clicks, counted."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.count = 0
-        page.goto("/")
-
-    def click(self, what: Locator) -> None:
-        self.count += 1
-        assert self.count <= CLICKS_MAX, "that takes more clicks than it may"
-        what.click()
+    from .hands import Hand
 
 
 def test_see_what_a_ddl_did(
-    slot: str, subscription: str, service: Service, shop: Database, page: Page
+    slot: str,
+    subscription: str,
+    service: Service,
+    shop: Database,
+    page: Page,
+    picture: Callable[..., None],
+    hand: Hand,
 ) -> None:
     shop.execute("ALTER TABLE customers ADD COLUMN vat_id text, DROP COLUMN city")
     try:
         service.wait_decoded(slot, shop)
-        clicks = Clicks(page)
-        clicks.click(page.get_by_role("navigation", name="Main").get_by_text("Schema"))
+        hand.begin(page)
+        hand.press(page.get_by_role("navigation", name="Main").get_by_role("link", name="Schema"))
         change = page.locator(".change-of-schema").first
         # It is noted at the next look.
         while not change.filter(has_text="vat_id").count():
@@ -48,17 +44,19 @@ def test_see_what_a_ddl_did(
         expect(change).to_contain_text("Column city was dropped, with its values.")
         made_of_it = change.get_by_label("What subscriptions made of it")
         expect(made_of_it).to_contain_text(re.compile("(waiting|followed) *filled"))
+        picture(page, "schema")
         # From there to what it waits for, and to the transaction's rows.
-        clicks.click(made_of_it.get_by_role("link", name=subscription))
+        hand.press(made_of_it.get_by_role("link", name=subscription))
         expect(page.get_by_role("heading", level=1)).to_have_text(subscription)
         mine = page.get_by_role("region", name="What changed in the schema")
         expect(mine).to_contain_text("Column vat_id text was added.")
+        hand.end()
     finally:
         shop.execute("ALTER TABLE customers DROP COLUMN vat_id, ADD COLUMN city text")
 
 
 def test_find_why_a_lake_is_stale(
-    source: str, service: Service, shop: Database, page: Page
+    source: str, service: Service, shop: Database, page: Page, hand: Hand
 ) -> None:
     service.call(
         "POST",
@@ -70,13 +68,14 @@ def test_find_why_a_lake_is_stale(
             "target": {"kind": "fake", "mode": "fail"},
         },
     )
-    clicks = Clicks(page)
-    clicks.click(page.get_by_role("link", name=re.compile("stale.*(failed|ended)")).first)
+    hand.begin(page)
+    hand.press(page.get_by_role("link", name=re.compile("stale.*(failed|ended)")).first)
     expect(page.get_by_role("heading", level=1)).to_have_text("stale")
     problem = page.locator(".finding.bad").first
     expect(problem).to_contain_text("no space")
     expect(page.get_by_role("radio", name="The last 24 hours")).to_have_count(1)
     # What it printed is behind that.
-    clicks.click(page.get_by_role("link", name="Its log"))
+    hand.press(page.get_by_role("link", name="Its log"))
     expect(page.get_by_role("region", name="The end of the log")).to_be_in_viewport()
     expect(page.get_by_role("region", name="The end of the log")).to_contain_text("mode fail")
+    hand.end()

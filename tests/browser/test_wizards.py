@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from harness.cluster import Cluster, Database
     from harness.service import Service
@@ -21,6 +21,21 @@ if TYPE_CHECKING:
     from .conftest import Visit
 
 SPARK_PATIENCE_MS = 300_000
+
+
+def _picture_of_slot(page: Page, picture: Callable[..., None]) -> None:
+    """Take the form of a slot as it is where there is room, with the same by commands beside it."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    if page.locator(".as-commands[open]").count() == 0:
+        page.locator(".as-commands summary").click()
+    expect(page.locator(".as-commands pre").nth(1)).to_contain_text("--plugin arrow")
+    commands, button = page.locator(".as-commands"), page.get_by_role("button", name="Create slot")
+    beside, below = commands.bounding_box(), button.bounding_box()
+    assert beside is not None
+    assert below is not None
+    assert beside["x"] > below["x"] + below["width"], "commands stand beside the form"
+    picture(page, "create-slot")
+    page.set_viewport_size({"width": 1280, "height": 860})
 
 
 def test_a_newcomer_gets_to_a_lake_table(
@@ -69,6 +84,7 @@ def test_a_newcomer_gets_to_a_lake_table(
     expect(page.get_by_role("alert")).to_contain_text("invalid character")
     page.get_by_label("Name", exact=True).fill("orders")
     page.get_by_role("radio", name="arrow").check()
+    _picture_of_slot(page, picture)
     page.get_by_role("button", name="Create slot").click()
     expect(page.get_by_text("The slot is created")).to_be_visible()
 
@@ -206,6 +222,51 @@ def test_without_scripts_forms_work_too(
     assert {s["slot_name"] for s in service.call("GET", "/slots")["slots"]} == {"audit", "twin"}
 
 
+def test_sizes_that_come_late_are_not_put_on_other_tables(
+    source: str, pg15: Database, service: Service, page: Page
+) -> None:
+    """Of the source that was chosen before; its tables have the same places in the list."""
+    service.create_source(pg15.dsn, name="other")
+    late: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if f"source={source}" in route.request.url:
+            late.append(route)
+        else:
+            route.continue_()
+
+    try:
+        service.create_slot("of_the_late", pg15.name, source="other")
+        pg15.execute("CREATE TABLE only_there (id int PRIMARY KEY)")
+        service.wait_decoded("of_the_late", pg15)
+        page.route("**/subscriptions/tables/sizes*", hold)
+        page.goto(f"/ui/subscriptions/new?source={source}")
+        tables = page.locator("#tables")
+        expect(tables.locator("label").first).to_be_visible()
+        page.get_by_label("Source").select_option("other")
+        label = tables.locator("label", has_text="only_there")
+        expect(label).to_contain_text("0 B")
+        answered: list[str] = []
+        page.on("response", lambda response: answered.append(response.url))
+        assert late
+        for route in late:
+            route.fulfill(
+                body='<p>late</p><span id="size-0-1" hx-swap-oob="true">other table</span>'
+                '<span id="size-0-999" hx-swap-oob="true">no table</span>',
+                content_type="text/html",
+            )
+        while not answered:
+            page.wait_for_timeout(50)
+        page.wait_for_timeout(200)
+        expect(tables).not_to_contain_text("other table")
+        expect(label).to_contain_text("0 B")
+    finally:
+        page.unroute("**/subscriptions/tables/sizes*")
+        service.http.delete("/v1/slots/of_the_late")
+        service.call("DELETE", "/sources/other")
+        pg15.execute("DROP TABLE IF EXISTS only_there")
+
+
 def test_the_source_that_is_chosen_brings_its_own_databases(
     source: str, shop: Database, pg15: Database, service: Service, page: Page
 ) -> None:
@@ -228,7 +289,13 @@ def test_the_source_that_is_chosen_brings_its_own_databases(
         page.goto(f"/ui/subscriptions/new?source={source}")
         page.get_by_label("Source").select_option("other")
         expect(page.get_by_label("Database", exact=True)).to_have_value(pg15.name)
-        expect(page.locator("#tables")).to_contain_text("only_there")
+        tables = page.locator("#tables")
+        expect(tables).to_contain_text("only_there")
+        # The source says beside the form how large they are.
+        expect(tables).to_contain_text("Sizes with TOAST")
+        expect(tables.locator("label", has_text="only_there")).to_contain_text("0 B")
+        expect(page.locator("#result")).to_be_attached()
+        expect(page.get_by_role("button", name="Create subscription")).to_be_enabled()
     finally:
         service.http.delete("/v1/slots/of_the_other")
         service.call("DELETE", "/sources/other")

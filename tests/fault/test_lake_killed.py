@@ -33,3 +33,19 @@ def test_the_three_that_keep_it(
     finally:
         run.close()
     assert set(run.kills) == {"driver", "service", "postgres"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("by_position", [False, True])
+def test_killed_in_merges(tmp_path: Path, fresh_cluster, by_position: bool) -> None:
+    """``SPILLWAY_LAKE_KILLS`` of them; a hundred are half an hour to an hour."""
+    kills = int(os.environ.get("SPILLWAY_LAKE_KILLS", "3"))
+    folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
+    jars.resolve(folder)
+    run = LakeKills(tmp_path, fresh_cluster(18), folder, 3, by_position=by_position)
+    try:
+        run.run(kills, in_merges=True)
+    finally:
+        run.close()
+    assert run.kills.total() == kills

@@ -174,7 +174,7 @@ class Ours:
 
     def write(self, session: TargetSession, messages: Sequence[bytes]) -> ExactWriter:
         """Write messages."""
-        tables = TargetTables()
+        tables = TargetTables(merging=self.options.rules.merging)
         writer = ExactWriter(session, tables, self.options, self.heard, dead_rows=self.dead_rows)
         group = ChangeGroup(self.bytes_max)
         payload = b"".join(messages)

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from spillway.listener_signs import ListenerSigns
+    from spillway.receiver.table_sizes import TableSize
 
 CREATED_AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 FIRST_LSN = Lsn.parse("0/1000000")
@@ -115,6 +116,8 @@ class FakeEngine:
         self.publications: dict[tuple[str, str], list[PublicationInfo]] = {}
         #: schema.table that the source's role may not read
         self.unreadable: list[str] = []
+        self.sizes: dict[str, TableSize] = {}
+        self.sizes_error: SpillwayError | None = None
         #: what keeps it from its work
         self.in_the_way: list[Obstacle] = []
         self.watched_listeners: list[ListenerSigns] = []
@@ -240,6 +243,14 @@ class FakeEngine:
             split = [name.split(".") for name in denied]
             lacks = [Lack(schema, table, False, True, False) for schema, table in split]
             raise not_readable("spillway", lacks, 180000)
+
+    async def table_sizes(
+        self, source: str, database: str, tables: Sequence[str]
+    ) -> dict[str, TableSize]:
+        await self.get_source(source)
+        if self.sizes_error is not None:
+            raise self.sizes_error
+        return {name: size for name, size in self.sizes.items() if name in tables}
 
     async def list_tables(
         self, source: str, database: str, after: int = 0, limit: int = TABLES_MAX

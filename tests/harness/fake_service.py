@@ -22,6 +22,7 @@ from spillway.admin.application import Admin
 from spillway.alerts.registry import Alerts
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
+from spillway.stream.watch_service import Watched
 from spillway.watch.past import Past
 from spillway.watch.recorder import Recorder
 from spillway.watch.sampler import Sampler
@@ -71,6 +72,7 @@ class FakeService:
     def __enter__(self) -> Self:
         self._thread.start()
         metadata = self.run(kept_metadata(Path(self._stored.name)))
+        self.metadata = metadata
         self.alerts = Alerts(metadata)
         self.sampler = Sampler(self.engine, self.subscriptions)
         self.recorder = Recorder(metadata.metrics, self.engine, self.sampler)
@@ -147,6 +149,7 @@ class FakeService:
                 host="127.0.0.1",
                 port=self.grpc_port,
                 token=self.token,
+                watched=Watched(self.sampler, self.alerts, self._past, self._timeline),
             )
             await server.start()
             return server

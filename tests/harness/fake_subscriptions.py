@@ -5,11 +5,11 @@ one is.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from spillway.errors import Conflict, DuplicateName, UnknownSubscription
+from spillway.errors import Conflict, DuplicateName, InvalidRequest, UnknownSubscription
 from spillway.pg.lsn import Lsn
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec, SubscriptionState
 from spillway.subscriber.subscriptions import check_unused, unknown_conflict
@@ -30,6 +30,8 @@ class FakeSubscriptions:
         self.met: dict[str, list[dict[str, Any]]] = {}
         #: (name, whether its slot was kept) of each drop
         self.dropped: list[tuple[str, bool]] = []
+        #: what the drop of each can't remove from its target
+        self.left: dict[str, list[str]] = {}
 
     # What tests call
 
@@ -101,10 +103,24 @@ class FakeSubscriptions:
         await self.get(name)
         return self.change(name, confirmed_flush_lsn=lsn)
 
-    async def drop(self, name: str, *, keep_slot: bool = False) -> None:
+    async def pause_table(self, name: str, table: str) -> SubscriptionInfo:
+        return await self._of_table(name, table, "paused")
+
+    async def resume_table(self, name: str, table: str) -> SubscriptionInfo:
+        return await self._of_table(name, table, "ready")
+
+    async def _of_table(self, name: str, table: str, state: str) -> SubscriptionInfo:
+        states = {each.table: each for each in (await self.get(name)).table_states}
+        if table not in states:
+            raise InvalidRequest(f"{name} has told of no table {table}", hint="Name one it has.")
+        states[table] = replace(states[table], state=state)
+        return self.change(name, table_states=tuple(states.values()))
+
+    async def drop(self, name: str, *, keep_slot: bool = False) -> list[str]:
         await self.get(name)
         del self.subscriptions[name]
         self.dropped.append((name, keep_slot))
+        return self.left.pop(name, [])
 
     async def log(self, name: str, lines: int) -> list[str]:
         await self.get(name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spillway.errors import InvalidRequest, UnsupportedFeature
-from spillway.subscriber.targets import Program, RunPlan, TargetKind
+from spillway.subscriber.targets import Program, RunPlan, TableAction, TargetKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,12 @@ class FakeTarget(TargetKind):
 
     def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:
         return {"made_by": target.get("made_by")}
+
+    def table_program(self, plan: RunPlan, table: str, action: TableAction) -> Program | None:
+        if plan.target["mode"] == "copying":
+            return None
+        said = f"open({str(plan.status_file) + '.asked'!r}, 'a').write({f'{action} {table};'!r})"
+        return Program((sys.executable, "-S", "-c", said))
 
     def program(self, plan: RunPlan) -> Program:
         return Program(

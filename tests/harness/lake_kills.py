@@ -13,13 +13,16 @@ equal the source (``spillway lake verify``), and no history have a change twice,
 table that is only inserted into.
 
     python -m harness.lake_kills --kills 100 --seed 1
-    python -m harness.lake_kills --format parquet --kills 10 --option=--table --option=public.accounts
+    python -m harness.lake_kills --format parquet --kills 10 \\
+        --option=--table --option=public.accounts
     python -m harness.lake_kills --format iceberg --kills 10 --by-position
+    python -m harness.lake_kills --kills 100 --in-merges
 
 Each option of ``lake run`` that is given goes to the job; what was killed when is printed as it
 happens. By position means all of it: no table is small then, and files are folded every few
-batches.
-"""  # noqa: E501
+batches. In merges: the driver is killed, alone or with its JVM, just after a history has a batch,
+and only those kills count that left a current table without it.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httpx
 import psycopg
+from deltalake import DeltaTable
 
 from harness import jvm
 from harness.cluster import Cluster
@@ -48,23 +52,28 @@ from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.read import Lake
 from spillway.lake.session import spark_session
 from spillway.lake.state import commit_points, position
+from spillway.lake.tables.delta.tables import application_of
+from spillway.lake.tables.iceberg import snapshots
+from spillway.lake.tables.iceberg.catalog import LakeCatalog
 from spillway.lake.verify.run import VerifySettings, verify
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.cluster import Database
 
 VICTIMS: Final = ("driver", "service", "postgres", "jvm", "worker")
+_NAMES: Final = ("public.accounts", "public.transfers", "public.log")
 _TABLES: Final = """
 CREATE TABLE accounts (id int PRIMARY KEY, balance numeric(12,2) NOT NULL, note text);
 ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
 CREATE TABLE transfers (id bigserial PRIMARY KEY, source int, target int, amount numeric(8,2));
 CREATE TABLE log (line text, n float8);
 ALTER TABLE log REPLICA IDENTITY FULL;
-INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 200) FROM generate_series(1, 50) g;
+INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 80) FROM generate_series(1, 1000) g;
 """
+_ACCOUNTS: Final = 1000
 #: ``python -m spillway.cli`` in which no table is small.
 _BY_POSITION: Final = """
 import sys
@@ -75,6 +84,10 @@ positions.SMALL_TABLE_BYTES = 0
 positions._SMALL_FILES_MAX = 4
 sys.exit(main())
 """
+#: A merge of these tables takes no longer.
+_MERGE_S: Final = 0.15
+#: How often a history is looked at.
+_LOOK_S: Final = 0.004
 #: A job that makes no batch for so long is stuck.
 _PROGRESS_TIMEOUT_S: Final = 900.0
 #: Transactions that the writer is ahead of the lake's last batch at the most: on a busy machine
@@ -115,7 +128,7 @@ class Writer(threading.Thread):
 
     def _transaction(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         pick = self._random
-        one, other = pick.sample(range(1, 51), 2)
+        one, other = pick.sample(range(1, _ACCOUNTS + 1), 2)
         with connection.transaction():
             for account, sign in ((one, -1), (other, 1)):
                 connection.execute(
@@ -132,11 +145,11 @@ class Writer(threading.Thread):
                 connection.execute("DELETE FROM log WHERE n = %s", (pick.randrange(5) / 3,))
             elif what == 1:
                 # A changed key, whose large value WAL does not have.
-                connection.execute("UPDATE accounts SET id = id + 100 WHERE id = %s", (one,))
-                connection.execute("UPDATE accounts SET id = id - 100 WHERE id = %s", (one + 100,))
+                connection.execute("UPDATE accounts SET id = -id WHERE id = %s", (one,))
+                connection.execute("UPDATE accounts SET id = -id WHERE id = %s", (-one,))
             elif what == 2:
                 connection.execute(
-                    "UPDATE accounts SET note = repeat(md5(%s::text), 200) WHERE id = %s",
+                    "UPDATE accounts SET note = repeat(md5(%s::text), 80) WHERE id = %s",
                     (what, one),
                 )
             elif what == 3:
@@ -256,20 +269,17 @@ class LakeKills:
         self.job = Job([*self._command, *continuous], directory / "job.log")
         self.kills: Counter[str] = Counter()
 
-    def run(self, kills: int) -> None:
-        """Kill *kills* times, then compare."""
+    def run(self, kills: int, *, in_merges: bool = False, seconds: float | None = None) -> None:
+        """Kill *kills* times, or for so many *seconds*, then compare."""
         self.writer.start()
+        ends = None if seconds is None else time.monotonic() + seconds
         try:
-            for number in range(kills):
+            while self.kills.total() < kills and (ends is None or time.monotonic() < ends):
                 self.job.keep_running()
-                # Mostly while a batch is written; now and then before the first one.
-                if self._random.random() < 0.8:
-                    self._wait_for_a_batch()
-                time.sleep(self._random.random() * 3)
-                victim = VICTIMS[number % len(VICTIMS)]
-                self._kill(victim)
+                victim = self._kill_in_merge() if in_merges else self._kill_next()
                 self._check_position()
-                print(f"{number + 1} {victim}, lake at {Lsn(newest_lsn(self.path))}", flush=True)
+                told = f"{self.kills.total()} {victim}, lake at {Lsn(newest_lsn(self.path))}"
+                print(told, flush=True)
             self.job.keep_running()
             self._wait_for_a_batch()
         finally:
@@ -283,6 +293,59 @@ class LakeKills:
     def close(self) -> None:
         self.job.end()
         self.serve.stop()
+
+    def _kill_next(self) -> str:
+        """Kill the next one, at any time; return who it was."""
+        # Mostly while a batch is written; now and then before the first one.
+        if self._random.random() < 0.8:
+            self._wait_for_a_batch()
+        time.sleep(self._random.random() * 3)
+        victim = VICTIMS[self.kills.total() % len(VICTIMS)]
+        self._kill(victim)
+        self.kills[victim] += 1
+        return victim
+
+    def _kill_in_merge(self) -> str:
+        """Kill the driver, or all that is of it, when a history has a batch that its current table
+        may not have; return who it was, and count that if the table hasn't.
+        """
+        victim = self._random.choice(("driver", "session"))
+        self._wait_for_a_batch()
+        name = self._random.choice(_NAMES)
+        log = "_delta_log" if self._format == "delta" else "metadata"
+        folder = self.path / "history" / name / log
+        before = folder.stat().st_mtime_ns
+        deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
+        while folder.stat().st_mtime_ns == before:
+            self.job.keep_running()
+            assert time.monotonic() < deadline, f"the job makes no batch: {self.job.log()}"
+            time.sleep(_LOOK_S)
+        time.sleep(self._random.random() * _MERGE_S)
+        if victim == "driver":
+            self.job.kill("driver")
+        self.job.end()
+        if any(lsn("history", n) > lsn("current", n) for lsn in (self._lsns(),) for n in _NAMES):
+            self.kills[f"{victim} in a merge"] += 1
+        return victim
+
+    def _lsns(self) -> Callable[[str, str], int]:
+        """Return what says up to where a table of the lake has everything."""
+        if self._format == "iceberg":
+            catalog = LakeCatalog(self.path)
+
+            def of_iceberg(kind: str, name: str) -> int:
+                table = catalog.load(kind, name)
+                return 0 if table is None else snapshots.durable_lsn(table.metadata, "s")
+
+            return of_iceberg
+
+        def of_delta(kind: str, name: str) -> int:
+            folder = self.path / kind / name
+            if not (folder / "_delta_log").is_dir():
+                return 0
+            return DeltaTable(str(folder)).transaction_version(application_of("s")) or 0
+
+        return of_delta
 
     def _kill(self, victim: str) -> None:
         if victim == "service":
@@ -300,7 +363,6 @@ class LakeKills:
                 self.job.keep_running()
                 assert time.monotonic() < deadline, f"no {victim} to kill: {self.job.log()}"
                 time.sleep(0.1)
-        self.kills[victim] += 1
 
     def _wait_for_a_batch(self) -> None:
         before = newest_lsn(self.path)
@@ -373,6 +435,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--format", default="delta")
     parser.add_argument("--by-position", action="store_true", help="--merge position, always")
+    parser.add_argument("--in-merges", action="store_true", help="count kills in merges alone")
+    parser.add_argument("--seconds", type=float, help="kill for so long, not so often")
     parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
     chosen = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="spillway-kills-"))
@@ -385,7 +449,7 @@ def main(arguments: list[str] | None = None) -> int:
             by_position=chosen.by_position,
         )  # fmt: skip
         try:
-            run.run(chosen.kills)
+            run.run(chosen.kills, in_merges=chosen.in_merges, seconds=chosen.seconds)
         finally:
             run.close()
     shutil.rmtree(directory)

@@ -46,7 +46,10 @@ def unpack(pin: Pin, scratch: Path) -> Path:
 
 def brotli_decompressed(path: Path) -> bytes:
     """Decompress a file, which Node can and Python can't."""
-    script = "process.stdout.write(require('zlib').brotliDecompressSync(require('fs').readFileSync(process.argv[1])))"  # noqa: E501
+    script = (
+        "process.stdout.write("
+        "require('zlib').brotliDecompressSync(require('fs').readFileSync(process.argv[1])))"
+    )
     return subprocess.run(
         [*node(), "-e", script, str(path)],
         check=True,

@@ -38,16 +38,17 @@ _LOADS_MAX: Final = 4
 
 _KINDS: Final = """CREATE TABLE kinds (
     id int PRIMARY KEY, flag bool, small smallint, large bigint, real4 real, real8 double precision,
-    exact numeric, words text, letter char(3), vary varchar(20), bytes bytea, day date, moment timestamptz,
-    plain timestamp, span interval, doc jsonb, id_of uuid, many int[], names text[], extent int4range,
-    address inet, bits bit varying(20))"""  # noqa: E501
+    exact numeric, words text, letter char(3), vary varchar(20), bytes bytea, day date,
+    moment timestamptz, plain timestamp, span interval, doc jsonb, id_of uuid, many int[],
+    names text[], extent int4range, address inet, bits bit varying(20))"""
 _KINDS_ROW: Final = """INSERT INTO kinds SELECT
     %(id)s, %(n)s %% 2 = 0, %(n)s, %(n)s::bigint << 20, %(n)s / 3.0, %(n)s / 7.0,
     %(n)s / 11.0, repeat('wörter ', %(n)s %% 700), 'ab', 'v' || %(n)s,
-    decode(md5(%(n)s::text), 'hex'), date '2000-01-01' + %(n)s, timestamptz '2026-01-01' + %(n)s * interval '1 hour',
+    decode(md5(%(n)s::text), 'hex'), date '2000-01-01' + %(n)s,
+    timestamptz '2026-01-01' + %(n)s * interval '1 hour',
     timestamp '2026-01-01' - %(n)s * interval '1 second', %(n)s * interval '1 day 3 minutes',
     jsonb_build_object('n', %(n)s, 'nothing', NULL), md5(%(n)s::text)::uuid, ARRAY[%(n)s, NULL, 7],
-    ARRAY['a b', '"', ''], int4range(0, %(n)s), '10.0.0.1'::inet + %(n)s, B'1011'"""  # noqa: E501
+    ARRAY['a b', '"', ''], int4range(0, %(n)s), '10.0.0.1'::inet + %(n)s, B'1011'"""
 
 #: Publisher's tables that are named; the fifty are t00 to t49.
 _TABLES_ON_BOTH: Final = (

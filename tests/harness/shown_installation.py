@@ -13,23 +13,39 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import insert
+
 from harness.fake_engine import FakeEngine
 from harness.fake_service import FakeService
 from spillway.caller import GRPC, POSTGRESQL, REST
 from spillway.pg.lsn import Lsn
+from spillway.receiver.table_sizes import TableSize
 from spillway.service.model import (
+    ColumnValue,
     Consumer,
     DatabaseSession,
     Decoding,
+    FoundChange,
+    Position,
     PrimaryCost,
     SlotInfo,
     SourceInfo,
     TableInfo,
 )
-from spillway.subscriber.model import SubscriptionSpec, TableState
+from spillway.store.rows import (
+    AlertChannelRow,
+    AlertMessageRow,
+    AlertRuleRow,
+    EventRow,
+    SchemaChangeRow,
+)
+from spillway.store.schema import SCHEMA_CHANGES, SOURCES
+from spillway.subscriber.model import LastBatch, SubscriptionSpec, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sqlalchemy.engine import Connection
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 #: so that what is told in days reads the same while a test runs
@@ -54,6 +70,11 @@ class ShownEngine(FakeEngine):
     async def lag_seconds(self, slot_name: str) -> float | None:
         return self.lags.get(slot_name, 0.0)
 
+    async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo:
+        self._idle_slot(slot_name)
+        self.change_slot(slot_name, confirmed_flush_lsn=lsn)
+        return self.slots[slot_name]
+
     async def primary_cost(self, name: str) -> PrimaryCost:
         return self.costs[name]
 
@@ -73,7 +94,9 @@ def fill(service: FakeService) -> None:
     for name, lag in (("search", 2.0), ("warehouse", 1860.0), ("audit", 26 * 3600.0)):
         engine.lags[name] = lag
     engine.lags["ledger"] = None
+    engine.found = list(_changes())
     service.run(_subscribe(service))
+    service.run(_remember(service))
 
 
 def _session(database: str, decoded: int, **more: Any) -> DatabaseSession:
@@ -122,6 +145,10 @@ def _add_sources(engine: ShownEngine) -> None:
         TableInfo("public", name, "table", (), "default", ("id",), ("id",), (), (), True, ())
         for name in ("customers", "invoices", "order_items", "orders", "products", "visits")
     ]
+    # Of one nobody knows it.
+    for number, name in enumerate(("customers", "invoices", "order_items", "orders", "products")):
+        size = TableSize(7 ** (2 * number + 4), None if number == 1 else 5 ** (2 * number + 2))
+        engine.sizes[f"public.{name}"] = size
 
 
 def _slots() -> Iterator[dict[str, Any]]:
@@ -196,6 +223,9 @@ async def _subscribe(service: FakeService) -> None:
         rows=41_203_455,
         restarts=2,
         pid=4711,
+        last_batch=LastBatch(
+            BEGAN + timedelta(days=3), 2.8, 48_211, 3, Lsn(END - 1900 * MB), Lsn(END - 1800 * MB)
+        ),
         table_states=tuple(
             TableState(f"public.{name}", "ready", changes=number * 410_455)
             for number, name in enumerate(("customers", "invoices", "orders", "visits"), 3)
@@ -205,6 +235,110 @@ async def _subscribe(service: FakeService) -> None:
         SubscriptionSpec(name="invoices", source="billing", database="billing", target=lake)
     )
     service.subscriptions.change("invoices", lag_bytes=4 * KB, rows=90_112, pid=4712)
+
+
+def _changes() -> Iterator[FoundChange]:
+    """A row's life, the newest first."""
+
+    def column(name: str, type_: str, old: str | None, new: str | None) -> ColumnValue:
+        old_is = "none" if old is None else "value"
+        new_is = "none" if new is None else "value"
+        changed = old != new if old is not None and new is not None else None
+        return ColumnValue(name, type_, name == "id", old_is, new_is, old, new, changed)
+
+    rows: tuple[tuple[str, dict[str, str] | None, dict[str, str] | None], ...] = (
+        ("delete", {"id": "42", "status": "lost", "total": "19.90", "note": "ring twice"}, None),
+        (
+            "update",
+            {"id": "42", "status": "paid", "total": "19.90", "note": "ring twice"},
+            {"id": "42", "status": "lost", "total": "19.90", "note": "ring twice"},
+        ),
+        ("insert", None, {"id": "42", "status": "paid", "total": "19.90", "note": "ring twice"}),
+    )
+    types = {"id": "bigint", "status": "text", "total": "numeric(10,2)", "note": "text"}
+    for number, (operation, old, new) in enumerate(rows):
+        at = Lsn(END - (number + 1) * 4096)
+        yield FoundChange(
+            operation,
+            "public",
+            "orders",
+            16391,
+            at,
+            at,
+            Lsn(at + 48),
+            771_300 - number,
+            BEGAN + timedelta(days=3, hours=-number),
+            None,
+            tuple(column(name, types[name], (old or {}).get(name), (new or {}).get(name))
+                  for name in types),
+            Position(int(at), int(at), 16391, 0),
+        )  # fmt: skip
+
+
+async def _remember(service: FakeService) -> None:
+    """Put into the metadata store what happened, once."""
+    metadata = service.metadata
+    if await metadata.alerts.channels():
+        return
+    hook = {"url": "https://ops.example/hooks/spillway"}
+    await metadata.alerts.put_channel(AlertChannelRow(name="ops", kind="webhook", config=hook))
+    mail = {"host": "smtp.example", "port": 587, "from": "a@b.example", "to": ["c@d.example"]}
+    await metadata.alerts.put_channel(
+        AlertChannelRow(name="night", kind="email", config=mail, enabled=False)
+    )
+    await metadata.alerts.put_rule(
+        AlertRuleRow(name="everything", hold_s=60, limits={"lag_s": 300}, channels=["ops"])
+    )
+    await metadata.alerts.add_message(
+        AlertMessageRow(
+            message_id="1", alert_id=None, rule="", channel="ops", reason="test", state="sent",
+            document={"alert": {"title": "This is a test"}}, attempts=1,
+        )
+    )  # fmt: skip
+    who = {"address": "10.4.2.8", "client": "curl/8.5.0", "protocol": REST, "user": None}
+    await metadata.events.add([
+        EventRow(kind="started", title="The service started", at=BEGAN),
+        EventRow(kind="action", title="Slot audit was created", source="shop", slot="audit",
+                 caller=who, at=BEGAN + timedelta(hours=1)),
+        EventRow(kind="problem", severity="warn", title="Subscription warehouse is 31 min behind",
+                 detail="What was committed since then is not in its target.", source="shop",
+                 subscription="warehouse", at=BEGAN + timedelta(days=3)),
+        EventRow(kind="resolved", severity="ok", title="Slot search lags by 2.1 GB", source="shop",
+                 slot="search", at=BEGAN + timedelta(days=3, hours=2)),
+        EventRow(kind="problem", severity="bad", title="Source legacy receives no WAL",
+                 detail="Connection refused", source="legacy",
+                 at=BEGAN + timedelta(days=3, hours=3)),
+    ])  # fmt: skip
+    column = {"name": "vat_id", "type": "text", "not_null": False, "identity": None,
+              "generated": None, "missing": None, "has_default": False}  # fmt: skip
+    added = {"change": "add_column", "column": "vat_id", "definition": column}
+    dropped = {"change": "drop_column", "column": "city"}
+    at: dict[str, Any] = {"source": "shop", "database": "shop", "number": 0, "xid": 771_299}
+    rows = [
+        SchemaChangeRow(
+            **at, commit_lsn=Lsn(END - 9000), committed_at=BEGAN + timedelta(days=2),
+            kind="create_table", table_name="public.visits",
+            document={"changes": [], "columns": [{"name": "at", "type": "timestamptz"}]},
+        ),
+        SchemaChangeRow(
+            **at, commit_lsn=Lsn(END - 8000), committed_at=BEGAN + timedelta(days=3),
+            kind="alter_table", table_name="public.customers",
+            document={"changes": [added, dropped]},
+            outcomes={"warehouse": {"outcome": "followed", "at": None, "detail": "",
+                                    "was_paused": False}},
+        ),
+    ]  # fmt: skip
+    columns = [column.name for column in SCHEMA_CHANGES.c if column.name != "id"]
+    values = [{name: getattr(row, name) for name in columns} for row in rows]
+    source = {"name": "shop", "dsn": "", "system_id": "7", "server_version_num": 180004,
+              "timeline": 1, "wal_segment_size": 1 << 24, "slot_name": "s", "state": "streaming",
+              "created_at": BEGAN}  # fmt: skip
+
+    def write(connection: Connection) -> None:
+        connection.execute(insert(SOURCES), source)
+        connection.execute(insert(SCHEMA_CHANGES), values)
+
+    await metadata.schema_changes._database.write(write)
 
 
 def shown() -> FakeService:

@@ -8,9 +8,9 @@ import json
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from harness.terraform_core import PROVIDER
+from harness.terraform_core import PROVIDER, TERRAFORM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +25,9 @@ def command_line() -> str | None:
 
 class Terraform:
     """A working directory, with the provider installed for it alone."""
+
+    #: those that the reference shows
+    EXAMPLES: ClassVar[Path] = TERRAFORM / "examples"
 
     def __init__(self, folder: Path, service: Service, token: str, **variables: str) -> None:
         cli = command_line()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import msgpack
 from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -154,6 +155,8 @@ class Core:
         )
         self.warnings: list[Diagnostic] = []
         self._schema: Any = None
+        #: as Terraform does from 1.11 on
+        self.knows_write_only = True
 
     def __enter__(self) -> Self:
         return self
@@ -180,6 +183,9 @@ class Core:
     def call(self, method: str, **fields: Any) -> Any:
         """Make a call of protocol 6; DynamicValue fields are given as plain values."""
         request = _message(f"tfplugin6.{method}.Request")()
+        if method == "ValidateResourceConfig" and self.knows_write_only:
+            # client_capabilities { write_only_attributes_allowed: true }
+            request.MergeFromString(b"\x1a\x02\x10\x01")
         for name, value in fields.items():
             of = request.DESCRIPTOR.fields_by_name[name]
             if of.message_type is not None and of.message_type.name == "DynamicValue":
@@ -258,7 +264,9 @@ class Core:
         assert set(planned) == {a.name for a in schema.block.attributes}
         for attribute in schema.block.attributes:
             name = attribute.name
-            if config[name] is not None:
+            if is_write_only(attribute):
+                assert planned[name] is None, f"core refuses this plan of {name}"
+            elif config[name] is not None:
                 allowed = [config[name]] + ([prior[name]] if prior else [])
                 assert planned[name] in allowed, (
                     f"core refuses this plan of {name}: {planned[name]!r}"
@@ -298,6 +306,8 @@ class Core:
             assert state is None
             return None
         assert state is not None
+        for attribute in self.schema().resource_schemas[type_name].block.attributes:
+            assert not is_write_only(attribute) or state[attribute.name] is None
         for name, value in planned.items():
             if value != UNKNOWN:
                 assert state[name] == value, f"core finds another {name} than was planned"
@@ -372,6 +382,14 @@ class Core:
         if errors := [d for d in found if d.severity == "error"]:
             raise Refused(errors, state)
         return answer
+
+
+def is_write_only(attribute: Any) -> bool:
+    """Say whether the attribute is ``write_only``: field 11 of protocol 6.8, which the provider's
+    messages have no name for.
+    """
+    fields: Any = UnknownFieldSet(attribute)
+    return any(field.field_number == 11 and field.data for field in fields)
 
 
 def _whole(attributes: Any, config: Mapping[str, Any]) -> State:

@@ -71,7 +71,8 @@ def timestamps(count: int) -> list[str]:
     rng = random.Random(SEED)
     return [
         f"{rng.randrange(1800, 2600)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02} "
-        f"{rng.randrange(24):02}:{rng.randrange(60):02}:{rng.choice(['00', '59.5', '07.000001'])}+00"  # noqa: E501
+        f"{rng.randrange(24):02}:{rng.randrange(60):02}:"
+        f"{rng.choice(['00', '59.5', '07.000001'])}+00"
         for _ in range(count)
     ]
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.grpc_answers import Answers, check_equal, check_one
 from harness.receivers import webhook
 from harness.reception import wait_until
 from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from spillway.alerts import watchman
 from spillway.alerts.webhook import signature
+from spillway.v1 import watch_pb2
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +31,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def events(service: Service, **where: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = service.call("GET", "/events", params=where)["events"]
     return found
+
+
+def check_over_grpc(service: Service) -> None:
+    """Insist on it that gRPC says what REST says, of all that was told and of how it was."""
+    answers = Answers(service.grpc_address)
+    check_equal(answers, lambda path: service.call("GET", path))
+    found = answers.call("ListFindings", watch_pb2.ListFindingsRequest())
+    check_one(found, service.call("GET", "/findings"))
+    for kind, name in (("Source", "main"), ("Slot", "s")):
+        was = answers.call(f"Get{kind}Metrics", watch_pb2.GetMetricsRequest(name=name))
+        check_one(was, service.call("GET", f"/{kind.lower()}s/{name}/metrics"))
+    answers.close()
 
 
 @pytest.mark.usefixtures("quick")
@@ -104,6 +118,7 @@ def test_a_source_that_is_down_is_told_once_and_told_when_it_is_over(
             assert made["caller"]["client"].startswith("python-httpx")
             (problem,) = events(service, kind="problem", source="main")
             assert problem["document"]["code"] == "source_down"
+            check_over_grpc(service)
 
 
 @pytest.mark.usefixtures("quick")

@@ -80,7 +80,7 @@ def _run_workload(
         assert service.call("GET", "/slots")["slots"] == []
 
 
-@pytest.mark.parametrize("cluster", _MAJORS, indirect=True)
+@pytest.mark.parametrize("cluster", [14, 15, 16, 17, 18], indirect=True)
 def test_the_workload_is_equal(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

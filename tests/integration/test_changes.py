@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import random
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from harness.service import Service, service_in_process
+from spillway.delivery.change_rows import RowFinder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,6 +195,89 @@ def test_types_identities_and_what_is_unknown(service: Service, pg: Database) ->
         if limit == 1:
             rest = ask(service, pg, op="truncate", after=first["next"])
             assert rest["changes"] == truncated[1:]
+
+
+#: Columns, and values in ways in which people write them.
+WRITTEN = {
+    "n": ("1", "1.0", "1.00", "+1e0", "10", "10000", "1e4", "0", "-0", "0.0001", "1e-4", "-12.5",
+          "12.50", "123456789012345678901234567890.12", "1e40", "1e-300", "NaN", "Infinity"),
+    "fixed": ("1", "1.0", "100e-2", "-1", "12.5", "0", "0.01", "10000", "99999999.99"),
+    "day": ("2026-11-25", "1999-12-31", "0044-03-15 BC", "infinity", "-infinity"),
+    "clock": ("08:00", "08:00:00", "08:00:00.000", "23:59:59.999999", "08:00:00.5", "24:00:00"),
+    "local": ("2026-11-25 08:00:00", "2026-11-25T08:00", "1969-01-01 00:00:00.000001", "infinity"),
+    "at": ("2026-11-25 08:00:00+00", "2026-11-25T08:00:00Z", "2026-11-25 09:00:00+01:00",
+           "2026-11-25 08:00:00.1+00", "1969-12-31 23:59:59.999999+00", "infinity", "-infinity"),
+}  # fmt: skip
+
+
+def test_numbers_and_times_are_found_by_what_they_mean(
+    service: Service, pg: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they are written; PostgreSQL says which rows have them, and so does a search that
+    compares every row.
+    """
+    pg.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n numeric, fixed numeric(10,2), day date, clock time, "
+        "local timestamp, at timestamptz); ALTER TABLE t REPLICA IDENTITY FULL"
+    )
+    number = 0
+    seed = secrets.randbits(32)
+    some = random.Random(seed)
+    for column, texts in WRITTEN.items():
+        for text in texts:
+            number += 1
+            pg.execute(f"INSERT INTO t (id, {column}) VALUES (%s, %s)", [number, text])
+    for _ in range(200):
+        number += 1
+        digits = some.randrange(10 ** some.randrange(1, 30))
+        pg.execute(
+            "INSERT INTO t (id, n, fixed, at, local) VALUES "
+            "(%s, %s, %s, to_timestamp(%s), to_timestamp(%s) AT TIME ZONE 'UTC')",
+            [
+                number,
+                f"{some.choice(('', '-'))}{digits}e{some.randrange(-20, 10)}",
+                f"{some.randrange(-(10**9), 10**9) // 10 ** some.randrange(9)}e-2",
+                some.randrange(-(10**10), 10**11) / 64,
+                some.randrange(4 * 10**9),
+            ],
+        )
+    service.wait_decoded("s", pg)
+    written = {column: list(texts) for column, texts in WRITTEN.items()}
+    for column in ("n", "fixed", "at", "local"):
+        printed = pg.query(f"SELECT {column}::text FROM t WHERE id > %s", [number - 200])
+        written[column] += [row[0] for row in some.sample(printed, 15)]
+    types = {"n": "numeric", "fixed": "numeric", "day": "date", "clock": "time"}
+    types |= {"local": "timestamp", "at": "timestamptz"}
+
+    def found(column: str, text: str) -> list[int]:
+        page = ask(service, pg, table="t", key=f"{column}={text}", limit=1000)
+        return [int(values(change, "new")["id"]) for change in page["changes"]]
+
+    quick = {(c, text): found(c, text) for c, texts in written.items() for text in texts}
+    for (column, text), ids in quick.items():
+        rows = pg.query(
+            f"SELECT id FROM t WHERE {column} = %s::{types[column]} ORDER BY id", [text]
+        )
+        assert ids == [row[0] for row in rows], f"{column} = {text}, seed {seed}"
+        assert ids or column == "at"
+    passed_over = 0
+    needle = RowFinder.needle
+
+    def no_needle(self: RowFinder, *arguments: Any) -> bytes | None:
+        nonlocal passed_over
+        given = needle(self, *arguments)
+        passed_over += bool(given)
+        return None if given is None else b""
+
+    monkeypatch.setattr(RowFinder, "needle", no_needle)
+    assert {key: found(*key) for key in quick} == quick, f"seed {seed}"
+    assert passed_over > 0.7 * len(quick), "most are looked for by their bytes"
+    problem = service.problem(
+        "GET",
+        "/changes",
+        params={"source": "main", "database": pg.name, "table": "t", "key": "n=1x"},
+    )
+    assert "numbers, and '1x' is none" in problem["detail"]
 
 
 def test_deletes_that_cannot_be_told(service: Service, pg: Database) -> None:

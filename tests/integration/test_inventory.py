@@ -63,9 +63,15 @@ def test_tables_and_what_stands_in_the_way(service: Service, pg: Database) -> No
     ]  # fmt: skip
     odd = found["shop.Odd.name"]
     assert odd["columns"] == [
-        {"name": "a", "type": "integer", "not_null": True, "generated": False},
-        {"name": "c", "type": "numeric(8,2)[]", "not_null": True, "generated": False},
-        {"name": "d", "type": "integer", "not_null": False, "generated": False},
+        {"name": "a", "type": "integer", "not_null": True, "generated": False, "as_text": False},
+        {
+            "name": "c",
+            "type": "numeric(8,2)[]",
+            "not_null": True,
+            "generated": False,
+            "as_text": True,
+        },
+        {"name": "d", "type": "integer", "not_null": False, "generated": False, "as_text": False},
     ]
     assert (odd["primary_key"], odd["replica_identity"], odd["warnings"]) == (["a"], "default", [])
     assert "no key" in found["public.nokey"]["warnings"][0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cluster import Cluster
 from harness.fake_subscriptions import FakeSubscriptions
+from harness.grpc_answers import Answers, check_equal
 from harness.service import service_in_process
 from spillway.pg.lsn import Lsn
 from spillway.plugins import ddl_event
@@ -93,6 +94,9 @@ def test_what_ddl_did_is_kept_once(tmp_path: Path) -> None:
             assert changes(service, source="other") == []
             page = service.call("GET", "/schema-changes", params={"limit": 2})
             assert [one["id"] for one in page["schema_changes"]] == [one["id"] for one in found[:2]]
+            answers = Answers(service.grpc_address)
+            check_equal(answers, lambda path: service.call("GET", path))
+            answers.close()
             assert page["next_before"] == found[1]["id"]
             shop.execute("CREATE TABLE later (id int PRIMARY KEY)")
         # Killed or ended before it was noted: it is noted when it is decoded again.

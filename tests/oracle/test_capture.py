@@ -29,8 +29,10 @@ CREATE TABLE lone_1 PARTITION OF lone FOR VALUES FROM (0) TO (100);
 WORKLOAD = """
 BEGIN
 INSERT INTO kept SELECT g, repeat(md5(g::text), 300) FROM generate_series(1, 3) g
-INSERT INTO other SELECT g, string_agg(md5((g * i)::text), '') FROM generate_series(1, 3) g, generate_series(1, 300) i GROUP BY g
-INSERT INTO kept SELECT g, string_agg(md5((g * i)::text), '') FROM generate_series(4, 6) g, generate_series(1, 300) i GROUP BY g
+INSERT INTO other SELECT g, string_agg(md5((g * i)::text), '') \
+FROM generate_series(1, 3) g, generate_series(1, 300) i GROUP BY g
+INSERT INTO kept SELECT g, string_agg(md5((g * i)::text), '') \
+FROM generate_series(4, 6) g, generate_series(1, 300) i GROUP BY g
 SAVEPOINT a
 UPDATE other SET v = v || 'x'
 INSERT INTO s.kept VALUES (1, 'by its schema'), (2, 'by its schema')
@@ -59,8 +61,9 @@ INSERT INTO later VALUES (30, 'under another name')
 ALTER TABLE kept RENAME TO former
 INSERT INTO former VALUES (31, 'under another name')
 ALTER TABLE later RENAME TO kept
-UPDATE kept SET v = string_agg FROM (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) i) x
-"""  # noqa: E501
+UPDATE kept SET v = string_agg \
+FROM (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) i) x
+"""
 
 
 def _execute(database, script):
@@ -166,11 +169,14 @@ CREATE PUBLICATION q FOR TABLE other
 INSERT INTO kept VALUES (1, 'published')
 INSERT INTO other VALUES (1, 'not yet')
 BEGIN
-INSERT INTO other SELECT g, string_agg(md5((g * i)::text), '') FROM generate_series(2, 4) g, generate_series(1, 300) i GROUP BY g
-INSERT INTO kept SELECT g, string_agg(md5((g * i)::text), '') FROM generate_series(2, 4) g, generate_series(1, 300) i GROUP BY g
+INSERT INTO other SELECT g, string_agg(md5((g * i)::text), '') \
+FROM generate_series(2, 4) g, generate_series(1, 300) i GROUP BY g
+INSERT INTO kept SELECT g, string_agg(md5((g * i)::text), '') \
+FROM generate_series(2, 4) g, generate_series(1, 300) i GROUP BY g
 COMMIT
 ALTER PUBLICATION p ADD TABLE other, s.root
-INSERT INTO other SELECT g, string_agg(md5((g * i)::text), '') FROM generate_series(5, 8) g, generate_series(1, 300) i GROUP BY g
+INSERT INTO other SELECT g, string_agg(md5((g * i)::text), '') \
+FROM generate_series(5, 8) g, generate_series(1, 300) i GROUP BY g
 INSERT INTO s.root VALUES (1, 'by its ancestor')
 INSERT INTO lone VALUES (1, 'not at all')
 BEGIN
@@ -186,7 +192,7 @@ INSERT INTO s.root VALUES (2, 'as its ancestor')
 ALTER PUBLICATION p DROP TABLE other
 INSERT INTO other VALUES (30, 'not any more')
 TRUNCATE kept, other, s.root
-"""  # noqa: E501
+"""
 
 
 def test_publications_equal_pgoutput_and_others_are_refused(database, tmp_path):

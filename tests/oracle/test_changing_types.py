@@ -71,7 +71,8 @@ UPDATE w SET vs = vs || v
 ALTER TYPE wide RENAME ATTRIBUTE b TO "B b"
 ALTER TABLE w REPLICA IDENTITY FULL
 DELETE FROM w
-ALTER TABLE t ADD n numeric DEFAULT 1.50, ADD e mood DEFAULT 'happy', ADD k pair DEFAULT '(7,default)', ADD x texts DEFAULT '(,z]'
+ALTER TABLE t ADD n numeric DEFAULT 1.50, ADD e mood DEFAULT 'happy', \
+ADD k pair DEFAULT '(7,default)', ADD x texts DEFAULT '(,z]'
 UPDATE t SET id = -id
 ALTER TABLE t ALTER s TYPE text USING s::text
 DELETE FROM t WHERE id % 2 = 0
@@ -81,7 +82,7 @@ INSERT INTO t SELECT 1000, m FROM t LIMIT 1
 CREATE TYPE fresh AS (again int)
 CREATE TABLE g (v fresh)
 INSERT INTO g VALUES ('(5)')
-""".strip().splitlines()  # noqa: E501
+""".strip().splitlines()
 
 
 @pytest.mark.parametrize(

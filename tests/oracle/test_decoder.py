@@ -36,7 +36,10 @@ SCENARIOS = {
         CREATE TABLE k (a int, b text);
         DO $$ DECLARE name text; BEGIN
             FOREACH name IN ARRAY ARRAY['d', 'n', 'f', 'i'] LOOP
-                EXECUTE format('INSERT INTO %I SELECT g, g * 10, ''b'' || g FROM generate_series(1, 6) g', name);
+                EXECUTE format(
+                    'INSERT INTO %I SELECT g, g * 10, ''b'' || g FROM generate_series(1, 6) g',
+                    name
+                );
                 EXECUTE format('UPDATE %I SET b = NULL WHERE id = 1', name);
                 EXECUTE format('UPDATE %I SET id = 100, a = 5 WHERE id = 2', name);
                 EXECUTE format('DELETE FROM %I WHERE id IN (3, 4)', name);
@@ -45,7 +48,7 @@ SCENARIOS = {
         END $$;
         ALTER TABLE d REPLICA IDENTITY FULL;
         UPDATE d SET b = 'full now'; DELETE FROM d;
-    """,  # noqa: E501
+    """,
     "savepoints": """
         CREATE TABLE t (id int PRIMARY KEY, v text);
         BEGIN;

@@ -137,11 +137,12 @@ ALTER TABLE t ALTER v SET STATISTICS 10
 COMMENT ON TABLE t IS 'told'
 ANALYZE t
 {FILL}
-CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.v := ''by trigger''; RETURN NEW; END'
+CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql \
+AS 'BEGIN NEW.v := ''by trigger''; RETURN NEW; END'
 CREATE TRIGGER g BEFORE INSERT ON u FOR EACH ROW EXECUTE FUNCTION f()
 INSERT INTO u VALUES (2, 'by hand') ON CONFLICT (id) DO NOTHING
 {FILL}
-""",  # noqa: E501
+""",
 }
 
 #: The server is given time (+) to stream what is rolled back: of what it knows to be, it leaves

@@ -132,7 +132,8 @@ KNOWS_ONLY = {
     # Interfaces stand on the service; what is below is its business, but for what its values are
     # made of.
     "slot_manager": GROUND | {"service", "subscriber", "users", "alerts", "watch"},
-    "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1", "alerts"},
+    "stream": GROUND
+    | {"service", "plugins.messages", "subscriber", "v1", "alerts", "watch", "store.rows"},
     "admin": GROUND | {"service", "subscriber", "watch", "alerts"},
     # What is seen from above; who did what is stored, and how everything was.
     "watch": GROUND
@@ -155,13 +156,13 @@ KNOWS_ONLY = {
 LAKE_ROOMS = (
     ("lease",),
     ("shape",),
-    ("keys", "state"),
-    ("jars", "source", "workers"),
+    ("key_index", "state"),
+    ("jars", "source", "worker_failures"),
     ("session",),
     ("tables",),
     ("batch",),
-    ("load", "metrics"),
-    ("listener", "read", "replay"),
+    ("catalogs", "load", "metrics"),
+    ("listener", "pinned_tables", "read", "replay"),
     ("job",),
     ("verify",),
     ("commands",),

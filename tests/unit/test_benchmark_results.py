@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.databases import is_backlog_due
 from bench.goals import goals
 from bench.latency import summary
 from bench.machine import compiles_at_each_start
@@ -213,3 +214,33 @@ def test_figures_of_starts_without_bytecode_say_so(
     assert not compiles_at_each_start("imported_by_this_test")
     quick = Results(ENVIRONMENT | {"compiles_at_each_start": False}, SETTINGS)
     assert said not in write_report(quick, tmp_path / "quick")
+
+
+def test_a_backlog_of_fifty_databases_counts_each_checkpoint() -> None:
+    cpu = {"one": {"median": 0.1, "mean": 0.1}, "many": {"median": 0.12, "mean": 0.2}}
+    figures = {
+        "databases": 50,
+        "cpu_s": {"live": cpu, "backlog": cpu},
+        "ratio": {"live": 1.2, "backlog": 2.0},
+    }
+    results = Results(ENVIRONMENT, SETTINGS, figures={"databases": figures})
+    (live,) = (goal for goal in goals(results) if "while one client commits" in goal.goal)
+    (backlog,) = (goal for goal in goals(results) if "while the service slept" in goal.goal)
+    assert live.met
+    assert live.measured == "1.20 x (0.12 against 0.10 CPU s)"
+    assert backlog.met is False
+    assert backlog.measured == "2.00 x (0.20 against 0.10 CPU s)"
+
+
+@pytest.mark.parametrize(
+    ("made", "written", "scale", "due"),
+    [
+        (2, 1 << 30, 0.1, True),
+        (3, 255 << 20, 0.1, True),
+        (3, 256 << 20, 0.1, False),
+        (12, 0, 0.1, False),
+        (3, 0, 0.01, False),
+    ],
+)
+def test_how_many_backlogs_are_measured(made: int, written: int, scale: float, due: bool) -> None:
+    assert is_backlog_due(3, made, written, scale) is due

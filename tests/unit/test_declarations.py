@@ -214,7 +214,7 @@ def test_one_more_option_is_of_the_commands(made: dict[str, Any]) -> None:
     )
     assert "| `--glow` |  | Delta: how bright it is. |" in create.splitlines()
     assert "| `--patience` | `7` | How long it waits. |" in run.splitlines()
-    assert "on_schema_change, patience, retention." in create
+    assert "on_schema_change, patience, register_prefix, retention." in create
 
 
 def test_one_more_option_is_in_the_reference(made: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
+import pytest
 import yaml
 
 from harness.commands import parse_command
@@ -54,3 +56,13 @@ def test_one_job_at_a_time_on_a_volume_that_is_claimed() -> None:
     assert {mount["name"] for mount in CONTAINER["volumeMounts"]} == set(volumes)
     claimed = volumes["lake"]["persistentVolumeClaim"]["claimName"]
     assert claimed == OBJECTS["PersistentVolumeClaim"]["metadata"]["name"]
+
+
+def test_objects_are_of_kubernetes_schemas() -> None:
+    """A field that is misspelt or in the wrong place is refused, as by `kubectl apply`."""
+    version = kubernetes_validate.latest_version()
+    for each in OBJECTS.values():
+        kubernetes_validate.validate(each, version, strict=True)
+    misspelt = {**OBJECTS["Deployment"], "spec": {**OBJECTS["Deployment"]["spec"], "replica": 1}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(misspelt, version, strict=True)

@@ -19,6 +19,24 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "a minute of waiting until what is wrong is said; the first tier has each sign on stages, and "
+    "alerts beside a real service in test_alerts": {
+        "integration/apply/test_signs_agree.py::test_all_places_say_the_same_of_each_state",
+    },
+    "many runs of Spark; the first tier has the rest of lake/test_iceberg_rest, and what its "
+    "commits are made of in lake/test_iceberg": {
+        "integration/lake/test_iceberg_rest.py::test_several_commits_of_a_table",
+    },
+    "another server or a Spark of its own, or a minute; the first tier has what they stand on: "
+    "lake/test_catalogs (Glue, and a catalog that is away), the first test of "
+    "lake/test_own_pace, test_lists, and walsender/test_create_subscription": {
+        "browser/test_lists.py::test_nothing_jumps_in_a_minute",
+        "integration/lake/test_catalogs.py::test_a_hive_metastore",
+        "integration/lake/test_own_pace.py::test_no_table_waits_for_another",
+        "integration/lake/test_spark_cluster.py::test_two_workers_of_which_one_is_killed",
+        "integration/walsender/test_pg_createsubscriber.py::test_through_the_port",
+        "integration/walsender/test_pg_createsubscriber.py::test_made_at_the_primary_then_moved",
+    },
     "many runs of Spark; the first tier has unit/lake/test_merge_by_position, "
     "unit/lake/test_iceberg_by_position, unit/lake/test_special_changes, "
     "unit/lake/test_direct_merge_rows, unit/lake/test_refused_values, unit/lake/test_poison, "
@@ -27,6 +45,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_ddl.py::test_fast_defaults",
         "integration/lake/test_direct_merge.py::test_a_batch_without_effect",
         "integration/lake/test_initial_load.py::test_one_tables_values_stop_no_other",
+        "integration/lake/test_initial_load.py::test_files_are_what_spark_would_write",
         "integration/lake/test_job.py::test_a_small_bound_makes_many_batches",
         "integration/lake/test_job.py::test_changes_that_come_again_change_nothing",
         "integration/lake/test_maintenance.py::test_plain_parquet_keeps_its_history",
@@ -38,6 +57,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_position_job.py::test_iceberg_over_a_jobs_life",
         "integration/lake/test_position_job.py::test_partitions",
         "integration/lake/test_position_job.py::test_spark_reads_and_merges_what_is_marked",
+        "integration/lake/test_position_job.py::test_what_was_left_between_history_and_current",
         "integration/lake/test_position_merge_in_spark.py::test_spark_reads_and_writes",
     },
     "runs of Spark once more; the first tier makes such tables and follows them by "
@@ -67,6 +87,7 @@ LONG_ALONE: Final = {
         "integration/apply/test_in_progress.py::test_prepared_already_when_it_comes_again",
         "integration/apply/test_subscription_postgres.py::test_kills_under_load",
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
+        "fault/test_lake_killed.py::test_killed_in_merges",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
         "fault/test_serve_killed.py::test_no_committed_change_is_lost",
         "unit/lake/test_position_merge_beside_others.py::test_killed_at_any_instant",
@@ -93,6 +114,7 @@ LONG_ALONE: Final = {
             "test_a_full_disk",
             "test_a_right_that_is_taken_away",
             "test_a_deadlock_is_tried_again",
+            "test_a_serialization_failure_is_tried_again",
         )
     },
     "subscriptions more, each with a program to start; the first tier has the others of the file": {
@@ -101,6 +123,7 @@ LONG_ALONE: Final = {
         "integration/apply/test_checklist_more.py::test_026_029_an_error_disables_counts_and_is_skipped",
         "integration/apply/test_checklist_more.py::test_030_origins_are_left_out_on_every_major",
         "integration/apply/test_modest_role.py::test_rows_arrive",
+        "integration/apply/test_merged_columns.py::test_in_a_transaction_that_is_applied_in_progress",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
         "integration/apply/test_random_workload.py::test_both_sides_write_and_agree",
@@ -169,13 +192,16 @@ LONG_ALONE: Final = {
         "integration/apply/test_move_page.py::test_there_and_back_under_load",
         "integration/lake/test_many_slots.py::test_two_and_one_that_is_not_there_yet",
         "integration/lake/test_odd_names.py::test_names_with_dots_and_quotes",
-        "integration/lake/test_query_how_to.py::test_what_the_page_shows",
+        "integration/lake/test_query_how_to.py::test_with_duckdb",
+        "integration/lake/test_query_how_to.py::test_with_polars",
+        "integration/lake/test_query_how_to.py::test_with_spark",
         "integration/lake/test_replay_job.py::test_a_replay_equals_the_stream",
         "integration/lake/test_spark_connect.py::test_batch_and_streaming",
         "integration/lake/test_subscription_lake.py::test_a_lake_is_kept_through_kills_and_mistakes",
         "integration/lake/test_subscription_lake.py::test_formats_have_their_layouts",
         "integration/lake/test_verify.py::test_source_and_lake_while_both_go_on",
         "integration/lake/test_verify.py::test_what_differs_is_found",
+        "integration/terraform/test_terraform_alerts.py::test_with_the_command_line",
         "integration/terraform/test_terraform_cli.py::test_from_nothing_to_nothing",
         "integration/terraform/test_terraform_lake.py::test_the_example_fills_a_lake",
         "integration/test_demo.py::test_an_interrupt_in_between_leaves_nothing",
@@ -185,6 +211,7 @@ LONG_ALONE: Final = {
     },
     "the benchmark is a program for developers": {
         "integration/lake/test_lake_benchmark.py::test_lake",
+        "integration/lake/test_lake_benchmark.py::test_load",
         "integration/lake/test_lake_benchmark.py::test_many_tables",
         "integration/test_benchmark.py::test_ranges",
         "integration/test_benchmark.py::test_scenarios",

@@ -7,20 +7,22 @@
     with Slot("127.0.0.1:50051", "audit", publications=["audit"]) as slot:
         for tx in slot:
             for change in tx.changes:
-                print(tx.commit_lsn, tx.commit_time, change.kind, change.table, change.old, change.new)
+                print(tx.commit_lsn, change.kind, change.table, change.old, change.new)
 
 It needs grpcio and protobuf, and nothing of the service. The parts, from the wire up::
 
     _v1            the messages of proto/spillway/v1
     service        addresses, TLS, what the service's errors mean
-    pgoutput       PostgreSQL's logical replication messages     values   a value's text as a Python value
-    transaction    a transaction and its changes                 arrow    Arrow batches
+    pgoutput       PostgreSQL's logical replication messages
+    values         a value's text as a Python value
+    arrow          Arrow batches
+    transaction    a transaction and its changes
     assembly       messages → transactions
     follower       positions, retries: what slot and aio share
     slot, aio      the slot for threads, and for asyncio
     position       exactly once: the position in the user's own transaction
     snapshot       what to copy before the slot is followed
-"""  # noqa: E501
+"""
 
 from spillway_client.aio import AsyncSlot
 from spillway_client.arrow import Batch

@@ -4,7 +4,7 @@
 
     SpillwayError
     ├── ServiceError          what the service answered; ``code`` is one of its stable codes
-    │   ├── Unavailable       not reachable, or not ready; the client has tried for as long as it was told
+    │   ├── Unavailable       not reachable, or not ready, for as long as the client was to try
     │   ├── Unauthenticated, TlsFailed
     │   ├── UnknownSlot, SlotActive, SessionEnded, SlotInvalidated, LsnNotRetained, LeaseLost
     │   ├── InvalidOption, UnknownPublication, ConflictingPublications, ValueNotRepresentable
@@ -13,12 +13,12 @@
     ├── TransactionTooLarge   a transaction exceeds ``max_transaction_bytes``
     ├── ConversionFailed      a converter of the user's own refused a value
     ├── MalformedMessage      what came over the stream is none of its messages
-    ├── PositionConflict      the stored position is not what it was: another consumer stored its own
+    ├── PositionConflict      the stored position isn't what it was: another consumer stored its own
     └── InvalidUse            the program asked for what can't be meant
 
 Each has a ``code`` that stays, a ``message`` that says what and where, a ``hint`` that says what to
 do, and ``details``.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@
 
     user's loop ◀──get── queue (bounded by bytes) ◀──put── receiver (a thread) ◀── gRPC
          │                                                     └─ connects again after a cut
-         └──handled──▶ positions ──▶ requests (gRPC's own thread asks them: feedback, every confirm_seconds) ──▶ gRPC
+         └──handled──▶ positions ──▶ requests ──▶ gRPC, whose own thread asks for them: feedback,
+                                                  every confirm_seconds
 
 The loop may take its time: the connection is served by the other two. A full queue stops the
 receiver, and then HTTP/2's window the service.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

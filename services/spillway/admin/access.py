@@ -1,7 +1,7 @@
 """What stands before every page: the session, the token against forged requests, the headers.
 
 With a token set, a browser logs in with it once and then holds a signed cookie (HttpOnly,
-SameSite=Strict) that says until when it may come; it is never the token itself. The key is made of
+SameSite=Strict) that says until when it is valid; it is never the token itself. The key is made of
 the service's token, so that a session outlives a restart and a new token ends all of them. Without
 a token (the service then listens on loopback only) every browser gets such a cookie unasked:
 requests are bound to it all the same.

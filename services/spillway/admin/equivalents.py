@@ -1,7 +1,7 @@
 """What a form does, said otherwise: as a call of REST, as a command, and for Terraform.
 
-Each is made of the body that REST takes. Connection strings are secrets and never shown: they are
-variables there, as each of the three has them.
+Each is made of the body that REST takes. Connection strings are secrets and never shown: a variable
+stands in their place, as each of the three writes it.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def _lake(target: Mapping[str, Any]) -> Iterator[list[str]]:
         option = declared.get(name)
         if option is None:
             yield ["--job-option", f"{name}={_plain(value)}"]
+        elif isinstance(value, list):
+            yield from ([option.option, str(one)] for one in value)
         elif option.kind in SEVERAL:
             for key, of_key in value.items():
                 given = of_key if isinstance(of_key, str) else ",".join(of_key)

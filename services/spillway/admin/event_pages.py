@@ -10,6 +10,7 @@ from starlette.routing import Route
 from spillway.admin.forms import moment_of
 from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest, SpillwayError
+from spillway.watch.newest_first import Page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,13 +50,12 @@ class EventPages(PageGroup):
     async def _show(self, request: Request) -> Response:
         view = self._sampler.view
         asked = {name: request.query_params.get(name, "").strip() for name in _FIELDS}
-        found: list[Any] = []
+        page: Page[Any] = Page([], None)
         problem: SpillwayError | None = None
         try:
-            found = await self._find(asked, request.query_params.get("before", ""))
+            page = await self._find(asked, request.query_params.get("before", ""))
         except SpillwayError as error:
             problem = error
-        page = found[:_LIMIT]
         return self._pages.page(
             request,
             "events.html",
@@ -65,7 +65,7 @@ class EventPages(PageGroup):
             kinds=KINDS,
             severities=SEVERITIES,
             problem=problem,
-            events=page,
+            events=page.items,
             # What an event names may be gone: only what is there is a link.
             there={
                 "source": {source.info.name for source in view.sources},
@@ -75,18 +75,20 @@ class EventPages(PageGroup):
             is_first="before" not in request.query_params,
             first=address(asked),
             following=(
-                address({**asked, "before": str(page[-1].id)}) if len(found) > _LIMIT else None
+                None
+                if page.next_before is None
+                else address({**asked, "before": str(page.next_before)})
             ),
         )
 
-    async def _find(self, asked: Mapping[str, str], before: str) -> list[Any]:
+    async def _find(self, asked: Mapping[str, str], before: str) -> Page[Any]:
         if before and not (before.isascii() and before.isdecimal() and len(before) < _DIGITS_MAX):
             raise InvalidRequest(
                 f"before is {before!r}.", hint="It is a number; begin with the newest again."
             )
         where = ("kind", "severity", "source", "slot", "subscription")
-        return await self._alerts.events(
-            _LIMIT + 1,
+        return await self._alerts.page_of_events(
+            _LIMIT,
             before=int(before) if before else None,
             since=moment_of(asked["since"]),
             search=asked["search"] or None,

@@ -1,5 +1,5 @@
-"""What is shown means, in a sentence beside it: attributes of a slot, a column's as it is declared;
-states of subscriptions and of their tables.
+"""What attributes of a slot mean (a column's as it is declared), and states of subscriptions and of
+their tables: a sentence each, shown beside them.
 """
 
 from __future__ import annotations

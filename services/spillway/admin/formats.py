@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from spillway.amounts import DASH, moment, since, size
 from spillway.pg.versions import release_text
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: a hint that is SQL or a line of a configuration file is shown as something to copy
 _CODE: Final = re.compile(r"(ALTER|GRANT|SELECT|CREATE|DROP|host|local|hostssl)\s", re.ASCII)
+#: a time as :func:`spillway.amounts.moment` writes it
+_MOMENT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} UTC")
+_FORM: Final = "%Y-%m-%d %H:%M:%S UTC"
 
 
 def assignments(values: Mapping[str, object]) -> str:
@@ -55,6 +58,16 @@ def short_time(text: str) -> str | Markup:
 def when(value: datetime | None) -> str | Markup:
     """Write a time that the browser shows in its own zone, with UTC beside it."""
     return DASH if value is None else _time("when", value, moment(value))
+
+
+def timed(text: str) -> Markup:
+    """Write a sentence with the times in it, which are in UTC, as :func:`when` does."""
+    found, end = Markup(), 0
+    for match in _MOMENT.finditer(text):
+        found += escape(text[end : match.start()])
+        found += when(datetime.strptime(match[0], _FORM).replace(tzinfo=UTC))
+        end = match.end()
+    return found + escape(text[end:])
 
 
 def ago(value: datetime | None) -> str | Markup:

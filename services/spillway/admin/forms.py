@@ -176,6 +176,18 @@ def moment_of(text: str) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
+def typed_time(text: str) -> str:
+    """Write a time as a field of type datetime-local has it, in UTC; empty where it is none.
+
+    The browser shows it in the reader's zone, and tells what was typed in UTC.
+    """
+    try:
+        found = moment_of(text)
+    except InvalidRequest:
+        return ""
+    return f"{found.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if found is not None else ""
+
+
 def done(request: Request, target: str) -> Response:
     """Lead on to *target*, however the form was sent."""
     if request.headers.get("hx-request"):

@@ -180,7 +180,7 @@ SLOTS: Final = Kind(
         Column("source", "Source / database", lambda row: (row.source, row.view.info.database)),
         Column("plugin", "Plugin", lambda row: row.view.info.plugin),
         Column("lag", "Lag", lambda row: row.view.lag_bytes, is_number=True),
-        Column("lag_time", "Lag, time", lambda row: row.view.lag_seconds, is_number=True),
+        Column("lag_time", "Lag in time", lambda row: row.view.lag_seconds, is_number=True),
         Column("retained", "Retained", lambda row: row.view.info.retained_bytes, is_number=True),
         Column("rate", "Confirmed", lambda row: row.view.rate, is_number=True),
     ),
@@ -209,7 +209,7 @@ CONSUMERS: Final = Kind(
         Column("since", "Since", lambda row: row.consumer.since),
         Column("heard", "Acknowledged", lambda row: row.consumer.last_feedback_at),
         Column("lag", "Lag", lambda row: row.view.lag_bytes, is_number=True),
-        Column("lag_time", "Lag, time", lambda row: row.view.lag_seconds, is_number=True),
+        Column("lag_time", "Lag in time", lambda row: row.view.lag_seconds, is_number=True),
     ),
 )
 _KINDS: Final = {kind.name: kind for kind in (SOURCES, SLOTS, SUBSCRIPTIONS, CONSUMERS)}
@@ -386,18 +386,24 @@ class ListPages(PageGroup):
             )
         did = self._doing(kind.name, bulk.verb)
         outcome: list[tuple[str, SpillwayError | None]] = []
+        # Of subscriptions that were dropped: what stays on their targets.
+        left: list[str] = []
         for name in names:
             try:
-                await did(name)
+                told = await did(name)
             except SpillwayError as error:
                 outcome.append((name, error))
             else:
                 outcome.append((name, None))
+                if told and bulk.verb == "drop":
+                    left.append(name)
         await self._sampler.look()
-        return HTMLResponse(self._pages.text("lists/done.html", bulk=bulk, outcome=outcome))
+        return HTMLResponse(
+            self._pages.text("lists/done.html", bulk=bulk, outcome=outcome, left=left)
+        )
 
     def _doing(self, kind: str, verb: str) -> Callable[[str], Awaitable[Any]]:
-        return {
+        does: dict[tuple[str, str], Callable[[str], Awaitable[Any]]] = {
             ("sources", "drop"): self._drop_source,
             ("slots", "end-session"): self._engine.end_session,
             ("slots", "advance"): self._advance,
@@ -407,7 +413,8 @@ class ListPages(PageGroup):
             ("subscriptions", "refresh"): self._subscriptions.refresh,
             ("subscriptions", "drop"): self._subscriptions.drop,
             ("consumers", "end-session"): self._engine.end_session,
-        }[kind, verb]
+        }
+        return does[kind, verb]
 
     async def _drop_source(self, name: str) -> None:
         await self._subscriptions.check_unused(name)

@@ -1,4 +1,5 @@
-"""A list as a page has it: what is asked of it stands in the address; what is given is one page.
+"""A list on a page: the address says what is searched, sorted and filtered, and one page of it is
+shown.
 
 :class:`Column` says how a list is sorted, :class:`Kind` what it is a list of. :func:`listed` is all
 there is to it: rows in, one page of them out, with how many there are of each state.

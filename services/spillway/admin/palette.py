@@ -1,8 +1,8 @@
 """What Ctrl-K finds: sources, databases, slots, subscriptions, tables, pages and actions.
 
 An :class:`Entry` is found by the words of a question, each of which must begin a word of it, or
-stand somewhere in it; what begins with them, and what is the thing itself, comes first. Actions of
-a thing are offered once its name is asked for: ``rewind audit`` finds one.
+stand somewhere in it; an entry that begins with them comes first, and a thing before its actions.
+Actions of a thing are offered once its name is asked for: ``rewind audit`` finds one.
 """
 
 from __future__ import annotations

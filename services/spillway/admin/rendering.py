@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse
 
 from spillway import amounts
 from spillway.admin import explanations, formats
+from spillway.admin.forms import typed_time
 from spillway.declarations.slot_columns import page_columns
 from spillway.subscriber.stats import CONFLICT_KINDS
 from spillway.wording import for_pages
@@ -33,11 +34,13 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        names = ("rate", "count", "major", "assignments", "per_second", "short_time", "when", "ago")
+        times = ("short_time", "when", "ago", "timed")
+        names = ("rate", "count", "major", "assignments", "per_second", *times)
         self._environment.filters.update({name: getattr(formats, name) for name in names})
         shared = ("size", "duration", "since", "moment")
         self._environment.filters.update({name: getattr(amounts, name) for name in shared})
         self._environment.filters["for_pages"] = for_pages
+        self._environment.filters["typed_time"] = typed_time
         self._environment.tests["code"] = formats.is_code
         self._environment.globals.update(
             version=version,

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest, SpillwayError
+from spillway.watch.newest_first import Page
 from spillway.watch.timeline import OUTCOMES
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class SchemaPages(PageGroup):
         view = self._sampler.view
         asked = {name: request.query_params.get(name, "").strip() for name in _FIELDS}
         before = request.query_params.get("before", "")
-        found: list[SchemaChange] = []
+        page: Page[SchemaChange] = Page([], None)
         problem: SpillwayError | None = None
         try:
             if before and not (
@@ -65,14 +66,13 @@ class SchemaPages(PageGroup):
                 raise InvalidRequest(
                     f"before is {before!r}.", hint="It is a number; begin with the newest again."
                 )
-            found = await self._timeline.last(
-                _LIMIT + 1,
+            page = await self._timeline.page(
+                _LIMIT,
                 before=int(before) if before else None,
                 **{name: value or None for name, value in asked.items()},
             )
         except SpillwayError as error:
             problem = error
-        page = found[:_LIMIT]
         return self._pages.page(
             request,
             "schema.html",
@@ -80,14 +80,16 @@ class SchemaPages(PageGroup):
             asked=asked,
             is_asked=any(asked.values()),
             problem=problem,
-            changes=page,
+            changes=page.items,
             outcomes=OUTCOMES,
             sources=[source.info.name for source in view.sources],
             subscriptions={one.name for one in view.subscriptions},
             is_first=not before,
             first=_address(asked),
             following=(
-                _address({**asked, "before": str(page[-1].id)}) if len(found) > _LIMIT else None
+                None
+                if page.next_before is None
+                else _address({**asked, "before": str(page.next_before)})
             ),
         )
 

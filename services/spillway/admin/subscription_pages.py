@@ -10,6 +10,7 @@ in the way of following it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from spillway.admin.equivalents import equivalents_of
 from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
+from spillway.declarations.delta_names import needs_column_mapping
 from spillway.declarations.lake_options import SEVERAL, form_options, job_options
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSubscription
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spillway.declarations.lake_options import LakeOption
+    from spillway.service.model import TableInfo
     from spillway.subscriber.model import SubscriptionInfo, TableState
 
 _LOG_LINES: Final = 60
@@ -43,6 +46,10 @@ _LOG_LINES: Final = 60
 _FORMATS: Final = {"delta": "Delta Lake", "iceberg": "Iceberg", "parquet": "Parquet"}
 #: Tables that the form offers at once.
 _TABLES_OFFERED: Final = 500
+#: Columns that are named of a table.
+_COLUMNS_NAMED: Final = 4
+#: How long the source may take to say how large they are.
+_SIZES_S: Final = 8.0
 #: Rows of the page's lists; commands and REST have the rest.
 _TABLES_SHOWN: Final = 500
 _CONFLICTS_LISTED: Final = 50
@@ -60,6 +67,7 @@ class SubscriptionPages(PageGroup):
             Route("/ui/subscriptions/new", self._new),
             Route("/ui/subscriptions/tables", self._choice),
             Route("/ui/subscriptions/tables/more", self._more),
+            Route("/ui/subscriptions/tables/sizes", self._sizes),
             Route("/ui/subscriptions/check", self._check, methods=["POST"]),
             Route("/ui/subscriptions/as-commands", self._as_commands, methods=["POST"]),
             Route(one, self._show),
@@ -69,6 +77,8 @@ class SubscriptionPages(PageGroup):
             Route(f"{one}/disable", self._disable, methods=["POST"]),
             Route(f"{one}/alter", self._alter, methods=["POST"]),
             Route(f"{one}/refresh", self._refresh, methods=["POST"]),
+            Route(f"{one}/tables/pause", self._pause_table, methods=["POST"]),
+            Route(f"{one}/tables/resume", self._resume_table, methods=["POST"]),
             Route(f"{one}/skip", self._skip, methods=["POST"]),
             Route(f"{one}/drop", self._drop, methods=["POST"]),
             Route("/ui/live/subscriptions/{name}", self._live),
@@ -214,17 +224,37 @@ class SubscriptionPages(PageGroup):
         tables, following = await self._engine.list_tables(source, database, after, _TABLES_OFFERED)
         query = {"source": source, "database": database, "after": following}
         more = "" if following is None else f"/ui/subscriptions/tables/more?{urlencode(query)}"
-        return {"tables": tables, "more": more}
+        sizes = f"/ui/subscriptions/tables/sizes?{urlencode({**query, 'after': after})}"
+        notes = {f"{table.schema}.{table.name}": _lake_notes(table) for table in tables}
+        return {
+            "tables": tables, "more": more, "sizes": sizes, "after": after, "lake_notes": notes,
+        }  # fmt: skip
+
+    async def _sizes(self, request: Request) -> Response:
+        """Give the sizes of tables that are offered; the source is asked, and the form is there
+        without it.
+        """
+        query = request.query_params
+        source, database = query.get("source", ""), query.get("database", "")
+        after = _after(query.get("after", ""))
+        problem, sizes = None, {}
+        tables, _ = await self._engine.list_tables(source, database, after, _TABLES_OFFERED)
+        names = [f"{table.schema}.{table.name}" for table in tables]
+        try:
+            async with asyncio.timeout(_SIZES_S):
+                sizes = dict(await self._engine.table_sizes(source, database, names))
+        except (SpillwayError, TimeoutError) as error:
+            problem = error.message if isinstance(error, SpillwayError) else "it does not answer"
+        text = self._pages.text(
+            "parts/table_sizes.html", names=names, sizes=sizes, problem=problem, after=after
+        )
+        return HTMLResponse(text)
 
     async def _more(self, request: Request) -> Response:
         """Give the tables that come behind those offered so far."""
         query = request.query_params
-        try:
-            values = await self._offered(
-                query.get("source", ""), query.get("database", ""), int(query.get("after", ""))
-            )
-        except ValueError as error:
-            raise InvalidRequest("after is no number.", hint="Open the form again.") from error
+        after = _after(query.get("after", ""))
+        values = await self._offered(query.get("source", ""), query.get("database", ""), after)
         return HTMLResponse(self._pages.text("parts/table_ticks.html", **values))
 
     async def _create(self, request: Request) -> Response:
@@ -282,6 +312,16 @@ class SubscriptionPages(PageGroup):
         one = await self._subscriptions.refresh(request.path_params["name"])
         return await self._done(request, one.name, "refreshed")
 
+    async def _pause_table(self, request: Request) -> Response:
+        name, table = request.path_params["name"], _table_of(Form(request))
+        await self._subscriptions.pause_table(name, table)
+        return await self._done(request, name, "table-paused")
+
+    async def _resume_table(self, request: Request) -> Response:
+        name, table = request.path_params["name"], _table_of(Form(request))
+        await self._subscriptions.resume_table(name, table)
+        return await self._done(request, name, "table-resumed")
+
     async def _skip(self, request: Request) -> Response:
         name, form = request.path_params["name"], Form(request)
         lsn = form.needed_lsn("lsn")
@@ -292,13 +332,47 @@ class SubscriptionPages(PageGroup):
     async def _drop(self, request: Request) -> Response:
         name, form = request.path_params["name"], Form(request)
         confirm_name(form, name)
-        await self._subscriptions.drop(name, keep_slot=form.flag("keep_slot"))
+        left = await self._subscriptions.drop(name, keep_slot=form.flag("keep_slot"))
         await self._sampler.look()
-        return done(request, "/")
+        # What is left on the target, and how it is removed, is the newest event of its.
+        return done(request, f"/ui/events?subscription={name}" if left else "/")
 
     async def _done(self, request: Request, name: str, note: str) -> Response:
         await self._sampler.look()
         return done(request, f"/ui/subscriptions/{name}?note={note}")
+
+
+def _lake_notes(table: TableInfo) -> list[str]:
+    """Say what is otherwise in a lake than in the table."""
+    notes = []
+    if table.kind == "partitioned table":
+        notes.append("its partitions are a lake's tables, unless partition_root names it")
+    odd = [column.name for column in table.columns if needs_column_mapping(column.name)]
+    if odd:
+        notes.append(f"Delta needs column mapping, or safe column names, for {_some(odd)}")
+    texts = [f"{column.name} ({column.type})" for column in table.columns if column.as_text]
+    if texts:
+        notes.append(f"text in a lake: {_some(texts)}")
+    return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _COLUMNS_NAMED
+    return ", ".join(names[:_COLUMNS_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _after(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidRequest("after is no number.", hint="Open the form again.") from error
+
+
+def _table_of(form: Form) -> str:
+    table = form.text("table")
+    if not table:
+        raise InvalidRequest("No table is named.", hint="Name one of its tables: schema.table.")
+    return table
 
 
 def _spec(form: Form) -> SubscriptionSpec:
@@ -357,6 +431,7 @@ def _shown_tables(one: SubscriptionInfo) -> dict[str, Any]:
         "count": len(states),
         "ready": sum(table.state == "ready" for table in states),
         "aside": sum(table.state == "quarantined" for table in states),
+        "paused": sum(table.state == "paused" for table in states),
         "counts": Counter(table.sync_state for table in states if table.sync_state),
         "copying": _copying(states),
     }
@@ -383,7 +458,7 @@ def _copying(states: Sequence[TableState]) -> dict[str, Any] | None:
 
 def _example_table(one: SubscriptionInfo) -> str:
     """Return the table that commands name: the one that most needs them."""
-    order = ("quarantined", "waiting", "copying", "ready")
+    order = ("quarantined", "waiting", "copying", "paused", "ready")
     known = sorted(one.table_states, key=lambda t: (order.index(t.state), t.table))
     return known[0].table if known else (one.tables or ("schema.table",))[0]
 
@@ -406,7 +481,7 @@ def _lake(form: Form, format_: str, more: dict[str, Any]) -> dict[str, Any]:
     # First, as they are shown, and whatever the lines of the job say.
     target: dict[str, Any] = {**own, **more, **own}
     for option in _options_with_lines(format_):
-        if option.kind == "settings":
+        if option.kind in ("settings", "times"):
             target[option.name] = form.settings(option.name, _lines_of(option))
         elif option.kind == "tables":
             target[option.name] = form.tables(option.name)

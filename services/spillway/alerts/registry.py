@@ -25,16 +25,20 @@ from spillway.errors import (
 )
 from spillway.store.rows import AlertMessageRow, EventRow
 from spillway.watch.actions import caller_document
+from spillway.watch.newest_first import page_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from spillway.store.metadata import MetadataStore
     from spillway.store.rows import AlertChannelRow, AlertRow, AlertRuleRow
+    from spillway.watch.newest_first import Page
 
 log = logging.getLogger(__name__)
 
 LIMIT_MAX: Final = 1000
+#: characters of a text that events are searched for
+SEARCH_MAX: Final = 200
 _STATES: Final = ("pending", "firing", "resolved")
 _MESSAGE_STATES: Final = ("waiting", "sent", "failed")
 
@@ -208,6 +212,10 @@ class Alerts:
         :meth:`spillway.store.events.EventTable.last`.
         """
         return await self._events.last(limit, before=before, since=since, search=search, **where)
+
+    async def page_of_events(self, limit: int, **question: Any) -> Page[EventRow]:
+        """Return a page of what happened; the question is that of :meth:`events`."""
+        return page_of(await self.events(limit + 1, **question), limit)
 
     async def _note(self, title: str) -> None:
         event = EventRow(kind="action", title=title, caller=caller_document(caller()))

@@ -21,8 +21,8 @@ apply``.
 
 **Exactly once.** The position is part of the target's own commit, so it is there if and only if the
 changes are. On a start the stream begins there. The slot is told of a position only when its commit
-is flushed on the target, so whatever dies, in whatever order, what is not there comes again and
-what is there does not.
+is flushed on the target. So whatever dies, and in whatever order, a change that is not there comes
+again, and one that is there does not.
 
 **Never two.** A session-level advisory lock of the target's database keeps a second program out; a
 replication origin has one user at a time, too.

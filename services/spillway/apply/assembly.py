@@ -1,5 +1,5 @@
-"""What a worker is put together from, as its settings say: who copies tables, and who follows the
-DDL of the source, and who sees rows that are gone.
+"""What a worker is put together from, as its settings say: who copies tables, who follows the
+source's DDL, and who sees rows that are gone.
 """
 
 from __future__ import annotations

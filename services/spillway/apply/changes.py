@@ -65,6 +65,10 @@ class SourceRelation:
     replica_identity: str
     columns: tuple[SourceColumn, ...]
 
+    def __hash__(self) -> int:
+        # Of what is looked up many times a second; two announcements of a table are rare.
+        return self.relation_id
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionHead:

@@ -4,7 +4,7 @@ missing is said at once, and nothing is changed there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -16,6 +16,7 @@ from spillway.apply.target.connection import connect_target, read_bytes
 from spillway.apply.target.facts import ask
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import OWN_TABLES, PROGRESS_SQL, SCHEMA, owner_sql
+from spillway.consumer.obstacles import as_one
 from spillway.errors import (
     SourceError,
     SpillwayError,
@@ -23,7 +24,6 @@ from spillway.errors import (
     TargetNotPrepared,
     TargetTableMissing,
     TargetTableUnusable,
-    remote_error,
 )
 from spillway.receiver.connect_errors import quote_identifier
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from spillway.apply.target.facts import TargetFacts
 
     Connection = psycopg.Connection[Any]
-
-#: How many of the things that are missing are said.
-_SAID_MAX: Final = 20
 
 
 def check_target(settings: ApplySettings) -> list[str]:
@@ -74,7 +71,7 @@ def check_target(settings: ApplySettings) -> list[str]:
                 if found.fires or found.references:
                     notes.append(_fires(found, rests=rests))
     if problems:
-        raise _all(problems)
+        raise as_one(problems, "on the target")
     if not facts.may_use_origins:
         notes.append(
             "rows carry no replication origin: the role may not use them, so a subscription the "
@@ -180,19 +177,3 @@ def _fires(table: MatchedTable, *, rests: bool) -> str:
         f"{table.schema}.{table.name} is written change by change: {', '.join(what)} take effect"
         f"{why}"
     )
-
-
-def _all(problems: list[SpillwayError]) -> SpillwayError:
-    """Put several things that are in the way into one error."""
-    if len(problems) == 1:
-        return problems[0]
-    first = problems[0]
-    said = problems[:_SAID_MAX]
-    more = len(problems) - len(said)
-    message = f"{len(problems)} things are in the way on the target: " + "; ".join(
-        one.message for one in said
-    )
-    if more:
-        message += f"; and {more} more"
-    hints = list(dict.fromkeys(one.hint for one in said if one.hint))
-    return remote_error(first.code, message, hint=" ".join(hints))

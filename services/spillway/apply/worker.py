@@ -11,9 +11,9 @@ Nothing waits for a group to fill: what is there when the last one is written is
 group is one transaction when the target keeps up, and many when it does not. Which way a group is
 written is :mod:`spillway.apply.writers`'.
 
-What goes wrong ends the program with a typed error, but for one: a deadlock or a serialization
-failure. Then the stream is opened again at the position that the target has, which is where the
-transaction begins that failed, :data:`_ATTEMPTS` times.
+Every failure ends the program with a typed error, except a deadlock or a serialization failure.
+After those the stream is opened again at the target's position, where the transaction that failed
+begins, :data:`_ATTEMPTS` times.
 
 **When nothing comes.** A keepalive says how far the slot may be confirmed though nothing came for
 it. That position is written to the target, too, at most every :data:`_IDLE_RECORD_S`, and confirmed
@@ -274,7 +274,8 @@ class _Run:
         while batch is not None:
             last = batch
             wrote = writers.take(batch)
-            batch = None if wrote or self._stopping.is_set() else stream.take(0)
+            is_enough = wrote or writers.should_write or self._stopping.is_set()
+            batch = None if is_enough else stream.take(0)
         writers.write_if_due()
         if writers.must_reopen:
             return

@@ -13,9 +13,9 @@ has them finish first (:meth:`Writers.drain`): what is written exactly, a transa
 group, TRUNCATE, a table that is being copied, a position that is recorded.
 
 **Again.** A large transaction comes in pieces, of which one may not fit when those before it are
-written. Then nothing of it is left, the stream has to be opened again (:attr:`Writers.must_reopen`),
-and that transaction is written exactly.
-"""  # noqa: E501
+written. Then nothing of it is left, the stream has to be opened again
+(:attr:`Writers.must_reopen`), and that transaction is written exactly.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +55,9 @@ _TABLES_LOOK_S: Final = 60.0
 #: A group below that is written here when nothing else is on its way, and waits for that otherwise,
 #: growing: a thread more is no gain for it.
 _LANE_BYTES: Final = 256 << 10
+#: From here on a group is worth a lane that is free: who waited for more would leave it, and the
+#: target, without work.
+_WORTH_BYTES: Final = 1 << 20
 #: an LSN behind all
 _NEVER: Final = 1 << 63
 
@@ -88,13 +91,13 @@ class Writers:
         self._status = status
         self._stopping = stopping
         self._wake = wake
-        self._tables = TargetTables(options.rename.target_of)
         conflicts = ConflictFile(settings.conflicts_file or Path(os.devnull))
         exact = ExactOptions(
             rules=ConflictRules.parse(dict(options.conflicts)),
             conflicts_table=options.conflicts_table,
             dead_letter=options.dead_letter,
         )
+        self._tables = TargetTables(options.rename.target_of, exact.rules.merging)
         self.sync = table_sync_of(settings, session, exact, conflicts, stopping)
         should_apply = self._is_synced if settings.copy_data else settings.selection.should_apply
         self._should_apply = should_apply
@@ -115,6 +118,7 @@ class Writers:
                 session.plan,
                 session.uses_origin,
                 options.rename.target_of,
+                exact.rules.merging,
                 # Which commit it is isn't known; it will be later than any table's beginning.
                 lambda relation, _: should_apply(relation, _NEVER),
                 conflicts,
@@ -175,6 +179,18 @@ class Writers:
                 if self.must_reopen:
                     break
         return wrote
+
+    @property
+    def should_write(self) -> bool:
+        """Whether what was taken had better be written before more is taken: a lane is free."""
+        group = self._group
+        return (
+            self._may_have_lanes
+            and group.nbytes >= _WORTH_BYTES
+            and group.transactions > 0
+            and group.is_plain
+            and (self._lanes is None or self._lanes.has_room)
+        )
 
     def write_if_due(self) -> None:
         """Settle what lanes have done, and write what was taken unless it need not be yet: lanes

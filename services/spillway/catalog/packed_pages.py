@@ -14,12 +14,13 @@ storage keeps them as one sorted array of numbers for each index, ``key << 32 | 
 
 ::
 
-    page := u32 block | u64 lsn | u8 flags | u32 tuples | u32 bytes of tuples | u32 bytes of rows | u32 keys[indexes]
-            | u64 key << 32 | block, for each index | tuples (fixed fields, then bytes) | rows that SQL showed (JSON)
+    page := u32 block | u64 lsn | u8 flags | u32 tuples | u32 bytes of tuples | u32 bytes of rows
+            | u32 keys[indexes] | u64 key << 32 | block, for each index
+            | tuples (fixed fields, then bytes) | rows that SQL showed (JSON)
 
 Unpacked at once are pages with a tuple of an unfinished transaction, which must be found by its
 xid, or with a multixact, which upkeep looks for.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -10,10 +10,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from spillway.cli.output import AsJson, print_json, print_record, print_table
-from spillway.cli.rest_client import RestClient
+from spillway.cli import completion
+from spillway.cli.answer import Answer, Columns, Rows
+from spillway.cli.confirmation import Yes, confirm
+from spillway.cli.connection import call
+from spillway.cli.output import record, shows
 from spillway.errors import InvalidRequest
-from spillway.settings import Settings
 
 app = typer.Typer(help="Look at alerts, and say who is told what, and where.", no_args_is_help=True)
 rule_app = typer.Typer(help="Say what is told, and to which channels.", no_args_is_help=True)
@@ -21,88 +23,111 @@ channel_app = typer.Typer(help="Say where alerts are told.", no_args_is_help=Tru
 app.add_typer(rule_app, name="rule")
 app.add_typer(channel_app, name="channel")
 
-Rule = Annotated[str, typer.Argument(metavar="RULE", help="The rule's name.")]
-Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")]
+Rule = Annotated[
+    str,
+    typer.Argument(metavar="RULE", help="The rule's name.", autocompletion=completion.alert_rules),
+]
+Channel = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHANNEL", help="The channel's name.", autocompletion=completion.alert_channels
+    ),
+]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many.")]
 
-_ALERTS: Final = ("id", "state", "severity", "title", "rule", "fired_at", "resolved_at", "told")
-_ALERTS_RANKED: Final = ("id", "state", "title", "severity", "fired_at", "rule", "resolved_at")
-_MESSAGES: Final = ("id", "state", "channel", "reason", "title", "attempts", "error", "created_at")
-_MESSAGES_RANKED: Final = ("id", "state", "channel", "title", "reason", "error", "created_at")
-_RULES: Final = ("name", "enabled", "codes", "sources", "severity", "hold_s", "channels", "quiet")
-_CHANNELS: Final = ("name", "kind", "enabled", "url", "host", "to", "secrets")
+_ALERTS: Final = Columns(
+    names=("id", "state", "severity", "title", "rule", "fired_at", "resolved_at", "told"),
+    ranked=("id", "state", "title", "severity", "fired_at", "rule", "resolved_at"),
+    sentences=("title",),
+)
+_MESSAGES: Final = Columns(
+    names=("id", "state", "channel", "reason", "title", "attempts", "error", "created_at"),
+    ranked=("id", "state", "channel", "title", "reason", "error", "created_at"),
+    sentences=("title", "error"),
+)
+_RULES: Final = Columns(
+    names=("name", "enabled", "codes", "sources", "severity", "hold_s", "channels", "quiet"),
+    ranked=("name", "enabled", "channels", "codes"),
+)
+_CODES: Final = Columns(
+    names=("code", "meaning"), ranked=("code", "meaning"), sentences=("meaning",)
+)
+_CHANNELS: Final = Columns(
+    names=("name", "kind", "enabled", "url", "host", "to", "secrets"),
+    ranked=("name", "kind", "enabled", "url"),
+)
 #: What each kind keeps to itself, when one secret is given.
 _SECRET: Final = {"webhook": "secret", "slack": "url", "email": "password"}
 
 
 @app.command("list")
+@shows(watch=True)
 def list_alerts(
     state: Annotated[str | None, typer.Option(help="pending, firing or resolved.")] = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """List what rules have found, the newest first."""
-    answer = _call("GET", "alerts", query=_query(state, limit))
-    if as_json:
-        print_json(answer)
-    else:
-        print_table(answer["alerts"], _ALERTS, ranked=_ALERTS_RANKED, sentences=("title",))
+    answer = call("GET", "alerts", query=_query(state, limit))
+    return _listed(answer, answer["alerts"], "id", _ALERTS)
 
 
 @app.command()
+@shows(watch=True)
 def messages(
     state: Annotated[str | None, typer.Option(help="waiting, sent or failed.")] = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """List what was sent to channels, or waits, or was not taken; the newest first."""
-    answer = _call("GET", "alerts", "messages", query=_query(state, limit))
-    if as_json:
-        print_json(answer)
-    else:
-        rows, sentences = answer["messages"], ("title", "error")
-        print_table(rows, _MESSAGES, ranked=_MESSAGES_RANKED, sentences=sentences)
+    answer = call("GET", "alerts", "messages", query=_query(state, limit))
+    return _listed(answer, answer["messages"], "id", _MESSAGES)
 
 
 @rule_app.command("list")
-def list_rules(as_json: AsJson = False) -> None:
+@shows(watch=True)
+def list_rules() -> Answer:
     """List the rules."""
-    answer = _call("GET", "alerts", "rules")
-    if as_json:
-        print_json(answer)
-    else:
-        print_table(answer["rules"], _RULES, ranked=("name", "enabled", "channels", "codes"))
+    answer = call("GET", "alerts", "rules")
+    return _listed(answer, answer["rules"], "name", _RULES)
 
 
 @rule_app.command()
-def codes(as_json: AsJson = False) -> None:
+@shows()
+def codes() -> Answer:
     """List what may be wrong: the codes that a rule may name."""
-    found = _call("GET", "alerts", "rules")["codes"]
-    if as_json:
-        print_json(found)
-    else:
-        rows = [{"code": code, "meaning": meaning} for code, meaning in found.items()]
-        print_table(rows, ("code", "meaning"), ranked=("code", "meaning"), sentences=("meaning",))
+    found = call("GET", "alerts", "rules")["codes"]
+    rows = [{"code": code, "meaning": meaning} for code, meaning in found.items()]
+    return _listed(found, rows, "code", _CODES)
 
 
 @rule_app.command("show")
-def show_rule(name: Rule, as_json: AsJson = False) -> None:
+@shows()
+def show_rule(name: Rule) -> Answer:
     """Show a rule."""
-    _show(_call("GET", "alerts", "rules", name), as_json=as_json)
+    return record(call("GET", "alerts", "rules", name), name)
 
 
 @rule_app.command("set")
+@shows()
 def set_rule(
     name: Rule,
     channel: Annotated[
-        list[str] | None, typer.Option(help="Tell this channel; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Tell this channel; may be repeated.", autocompletion=completion.alert_channels
+        ),
     ] = None,
     code: Annotated[
         list[str] | None,
-        typer.Option(help="Only this (`alert rule codes`); may be repeated; all unless named."),
+        typer.Option(
+            help="Only this (`alert rule codes`); may be repeated; all unless named.",
+            autocompletion=completion.alert_codes,
+        ),
     ] = None,
     source: Annotated[
-        list[str] | None, typer.Option(help="Only of this source; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Only of this source; may be repeated.", autocompletion=completion.sources
+        ),
     ] = None,
     subject: Annotated[
         list[str] | None, typer.Option(help="Only what fits this pattern; may be repeated.")
@@ -124,8 +149,7 @@ def set_rule(
     ] = None,
     timezone: Annotated[str, typer.Option(help="Of --quiet, such as Europe/Vienna.")] = "UTC",
     disabled: Annotated[bool, typer.Option("--disabled", help="Tell nobody for now.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Make a rule, or have it be so: what is not given is as by default."""
     body: dict[str, object] = {
         "enabled": not disabled,
@@ -140,32 +164,33 @@ def set_rule(
         "repeat_s": repeat,
         "quiet": _quiet(quiet, timezone),
     }
-    _show(_call("PUT", "alerts", "rules", name, body=body), as_json=as_json)
+    return record(call("PUT", "alerts", "rules", name, body=body), name)
 
 
 @rule_app.command("drop")
-def drop_rule(name: Rule) -> None:
+def drop_rule(name: Rule, yes: Yes = False) -> None:
     """Drop a rule; what it has found is over, and nobody is told."""
-    _call("DELETE", "alerts", "rules", name)
+    confirm(f"Drop rule {name}? What it has found is over, and nobody is told.", yes=yes)
+    call("DELETE", "alerts", "rules", name)
 
 
 @channel_app.command("list")
-def list_channels(as_json: AsJson = False) -> None:
+@shows()
+def list_channels() -> Answer:
     """List the channels, without their secrets."""
-    answer = _call("GET", "alerts", "channels")
-    if as_json:
-        print_json(answer)
-    else:
-        print_table(answer["channels"], _CHANNELS, ranked=("name", "kind", "enabled", "url"))
+    answer = call("GET", "alerts", "channels")
+    return _listed(answer, answer["channels"], "name", _CHANNELS)
 
 
 @channel_app.command("show")
-def show_channel(name: Channel, as_json: AsJson = False) -> None:
+@shows()
+def show_channel(name: Channel) -> Answer:
     """Show a channel, without its secrets."""
-    _show(_call("GET", "alerts", "channels", name), as_json=as_json)
+    return record(call("GET", "alerts", "channels", name), name)
 
 
 @channel_app.command("set")
+@shows()
 def set_channel(
     name: Channel,
     kind: Annotated[str, typer.Option(help="webhook, slack or email.")],
@@ -192,8 +217,7 @@ def set_channel(
         bool, typer.Option("--secret-stdin", help="Read that from stdin.")
     ] = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Tell nobody for now.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Make a channel, or have it be so; a secret that is not given stays."""
     given: dict[str, object] = {
         "url": url,
@@ -211,20 +235,21 @@ def set_channel(
         if kind not in _SECRET:
             raise InvalidRequest(f"kind is {kind!r}", hint=f"There are {', '.join(_SECRET)}.")
         body[_SECRET[kind]] = _read_secret(stdin=secret_stdin)
-    _show(_call("PUT", "alerts", "channels", name, body=body), as_json=as_json)
+    return record(call("PUT", "alerts", "channels", name, body=body), name)
 
 
 @channel_app.command("test")
 def test_channel(name: Channel) -> None:
     """Send a test to a channel now, and say whether it was taken."""
-    _call("POST", "alerts", "channels", name, "test")
+    call("POST", "alerts", "channels", name, "test")
     typer.echo(f"{name} took it.")
 
 
 @channel_app.command("drop")
-def drop_channel(name: Channel) -> None:
+def drop_channel(name: Channel, yes: Yes = False) -> None:
     """Drop a channel that no rule tells."""
-    _call("DELETE", "alerts", "channels", name)
+    confirm(f"Drop channel {name}? Its secret is stored nowhere else.", yes=yes)
+    call("DELETE", "alerts", "channels", name)
 
 
 def _query(state: str | None, limit: int) -> dict[str, str | int]:
@@ -258,13 +283,5 @@ def _read_secret(*, stdin: bool) -> str:
     return str(typer.prompt("Secret", hide_input=True))
 
 
-def _call(method: str, *path: str, **arguments: Any) -> Any:
-    with RestClient(Settings.from_environment()) as client:
-        return client.call(method, *path, **arguments)
-
-
-def _show(answer: Any, *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_record(answer)
+def _listed(answer: Any, rows: list[dict[str, Any]], name: str, columns: Columns) -> Answer:
+    return Answer(answer, [str(row[name]) for row in rows], [Rows(rows, columns)])

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
-from datetime import UTC, datetime, timedelta
+import sys
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion
+from spillway.cli import completion, tables
+from spillway.cli.connection import connect
+from spillway.cli.moments import Since, moment
 from spillway.cli.output import print_json
-from spillway.cli.rest_client import RestClient
-from spillway.errors import InvalidRequest
-from spillway.settings import Settings
+from spillway.cli.similar import hint_names
+from spillway.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_UNITS: Final[Mapping[str, str]] = {
-    "s": "seconds",
-    "min": "minutes",
-    "m": "minutes",
-    "h": "hours",
-    "d": "days",
-    "w": "weeks",
-}
-_AGO: Final = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
+    from spillway.cli.rest_client import RestClient
+
 _PAGE: Final = 1000
 
 
@@ -66,13 +60,8 @@ def changes(
         list[Operation] | None, typer.Option(help="Only this operation; may be repeated.")
     ] = None,
     xid: Annotated[int | None, typer.Option(min=0, help="Only of this transaction.")] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            help="Committed then or later: 2026-11-22, 2026-11-22 10:00, today, yesterday, 2h."
-        ),
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Committed before; as --since.")] = None,
+    since: Since = None,
+    until: Annotated[str | None, typer.Option(help="Only before then; as --since.")] = None,
     from_lsn: Annotated[
         str | None, typer.Option(help="Its commit record starts at this LSN or later.")
     ] = None,
@@ -110,8 +99,12 @@ def changes(
     for name, text in (("since", since), ("until", until)):
         if text is not None:
             query[name] = moment(text, now, f"--{name}").astimezone(UTC).isoformat()
-    with RestClient(Settings.from_environment()) as client:
-        page = _find(client, query, limit)
+    with connect() as client:
+        try:
+            page = _find(client, query, limit)
+        except NotFound as error:
+            hint_names(error, client)
+            raise
         if as_plugin is not None:
             _print_as(client, query, page, as_plugin)
         elif output is Form.JSON:
@@ -123,7 +116,8 @@ def changes(
             for change in page["changes"]:
                 for line in lines_of(change):
                     typer.echo(line)
-    for line in remarks(page, table):
+    width = tables.width() if sys.stderr.isatty() else None
+    for line in tables.text_lines(list(remarks(page, table)), width):
         typer.echo(line, err=True)
 
 
@@ -215,7 +209,7 @@ def remarks(page: Mapping[str, Any], table: str) -> Iterator[str]:
             f'No table "{table}" has a change in what is retained. '
             "`spillway source tables` lists what tables there are."
         )
-    since = page["retained_from"] or "an unknown time"
+    since = tables.local_time(page["retained_from"] or "an unknown time")
     yield (
         f"{count} change{'' if count == 1 else 's'}. Looked from {page['looked_from_lsn']} to "
         f"{page['looked_upto_lsn']}; retained from {page['retained_from_lsn']} ({since}), decoded "
@@ -232,27 +226,3 @@ def remarks(page: Mapping[str, Any], table: str) -> Iterator[str]:
         )
     for hole in page["unreadable"]:
         yield f"From {hole['from_lsn']} to {hole['upto_lsn']} the log is damaged and was not read."
-
-
-def moment(text: str, now: datetime, option: str) -> datetime:
-    """Return the time that *text* says, in the zone of *now* unless it names one.
-
-    Raises:
-        InvalidRequest: it says none.
-    """
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    word = text.strip().lower()
-    if word in ("now", "today", "yesterday"):
-        return {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}[word]
-    ago = _AGO.fullmatch(word)
-    if ago is not None:
-        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidRequest(
-            f"{option} is {text!r}, and no time",
-            hint="Write 2026-11-22, 2026-11-22 10:00, 2026-11-22T10:00:00Z, today, yesterday, or "
-            "how long ago: 30min, 2h, 7d.",
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)

@@ -74,6 +74,21 @@ def users(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning(incomplete, (user["name"] for user in _ask(ctx, "users")))
 
 
+def alert_rules(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a rule of alerts."""
+    return _beginning(incomplete, (rule["name"] for rule in _ask(ctx, "alerts", "rules")))
+
+
+def alert_channels(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a channel that alerts are told on."""
+    return _beginning(incomplete, (one["name"] for one in _ask(ctx, "alerts", "channels")))
+
+
+def alert_codes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the code of what may be wrong."""
+    return _beginning(incomplete, _ask(ctx, "alerts", "rules", field="codes"))
+
+
 def contexts(incomplete: str) -> list[str]:
     """Complete the name of a context."""
     from spillway.cli.contexts import Contexts  # noqa: PLC0415 - who has none needs no JSON
@@ -88,13 +103,13 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _ask(ctx: typer.Context, what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _ask(ctx: typer.Context, *path: str, field: str | None = None) -> list[Any]:
+    found: list[Any] = []
     connection.use(ctx.find_root().params.get("context_name"))
     # Whatever else listens there answers in forms of its own.
     with (
         contextlib.suppress(SpillwayError, KeyError, TypeError, ValueError),
         connection.connect(timeout_s=_TIMEOUT_S) as client,
     ):
-        found = list(client.call("GET", what)[what])
+        found = list(client.call("GET", *path)[field or path[-1]])
     return found

@@ -9,6 +9,7 @@ import typer
 from spillway.cli import completion
 from spillway.cli.answer import Answer, Columns, Rows
 from spillway.cli.connection import call
+from spillway.cli.moments import Since, since_query
 from spillway.cli.output import shows
 
 _COLUMNS: Final = Columns(
@@ -18,7 +19,7 @@ _COLUMNS: Final = Columns(
 )
 
 
-@shows()
+@shows(watch=True)
 def ddl(
     source: Annotated[
         str | None,
@@ -29,9 +30,7 @@ def ddl(
         typer.Option(help="Only of this database.", autocompletion=completion.databases),
     ] = None,
     table: Annotated[str | None, typer.Option(help="schema.table, as it is or was called.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only from then on: 2026-11-23T08:00:00Z.")
-    ] = None,
+    since: Since = None,
     before: Annotated[int | None, typer.Option(min=1, help="Only those below this id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 50,
 ) -> Answer:
@@ -42,7 +41,7 @@ def ddl(
         "source": source,
         "database": database,
         "table": table,
-        "since": since,
+        "since": since_query(since),
         "before": before,
         "limit": limit,
     }

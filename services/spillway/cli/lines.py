@@ -6,6 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from spillway.cli import tables
 from spillway.cli.answer import Format, Record, Rows
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ def lines_of(answer: Answer, form: Format) -> list[str]:
         return [json.dumps(answer.raw, ensure_ascii=False)]
     if form is Format.NAME:
         return [str(name) for name in answer.names]
-    # rich is slow to import, and most command lines print no table.
-    from spillway.cli import tables  # noqa: PLC0415
-
     width = tables.width() if sys.stdout.isatty() else None
     lines: list[str] = []
     for part in answer.parts:

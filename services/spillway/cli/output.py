@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from spillway.cli.answer import Answer, Columns, Format, Record, Rows
+from spillway.cli.answer import Answer, Format, Record
 from spillway.cli.lines import lines_of
 from spillway.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON.")]
 
@@ -140,22 +140,6 @@ def record(answer: Any, name: str, shown: Mapping[str, Any] | None = None) -> An
 def print_json(value: Any) -> None:
     """Print an answer of the service as it is, indented."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def print_table(
-    rows: Iterable[Mapping[str, Any]],
-    names: Sequence[str],
-    *,
-    ranked: Sequence[str],
-    sentences: Sequence[str] = (),
-) -> None:
-    """Print a column per name; where not all fit, those in front of *ranked* stay longest."""
-    emit(Answer(None, (), [Rows(list(rows), Columns(names, ranked, sentences))]), Format.TABLE)
-
-
-def print_record(record: Mapping[str, Any]) -> None:
-    """Print a name and a value per line, as psql's expanded display."""
-    emit(Answer(None, (), [Record(record)]), Format.TABLE)
 
 
 def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:

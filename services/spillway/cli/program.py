@@ -38,8 +38,10 @@ from spillway.cli import (
     source,
     status,
     subscription,
+    tables,
     user,
 )
+from spillway.cli.help_texts import made_plain
 from spillway.collector import collector
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
@@ -55,8 +57,6 @@ if TYPE_CHECKING:
 _GRPC_FORK_HANDLERS: Final = "GRPC_ENABLE_FORK_SUPPORT"
 #: Set by the shell when it asks for completions.
 _COMPLETE: Final = "_SPILLWAY_COMPLETE"
-#: Boxes and colours are for terminals.
-_MARKUP: Final = "rich" if sys.stdout.isatty() else None
 
 app = typer.Typer(
     name="spillway",
@@ -67,7 +67,7 @@ app = typer.Typer(
     "`slot peek` are the first steps on a database of your own, and `status` says whether all is "
     "well. SPILLWAY_URL says where the service is, unless it is http://127.0.0.1:8080; `context` "
     "gives services names.",
-    rich_markup_mode=_MARKUP,
+    rich_markup_mode=None,
 )
 app.command("status")(status.status)
 app.add_typer(slot.app, name="slot")
@@ -220,7 +220,6 @@ def lake(context: typer.Context) -> None:
         os.environ.update(connection.environment())
     from spillway.lake.commands.app import app as lake_app  # noqa: PLC0415 - heavy
 
-    lake_app.rich_markup_mode = _MARKUP
     code = built(lake_app)(args=context.args, prog_name="spillway lake", standalone_mode=False)
     raise typer.Exit(code if isinstance(code, int) else 0)
 
@@ -234,7 +233,6 @@ def apply_changes(context: typer.Context) -> None:
     """Run ``spillway.apply.commands.app``."""
     from spillway.apply.commands.app import app as apply_app  # noqa: PLC0415 - heavy
 
-    apply_app.rich_markup_mode = _MARKUP
     code = built(apply_app)(args=context.args, prog_name="spillway apply", standalone_mode=False)
     raise typer.Exit(code if isinstance(code, int) else 0)
 
@@ -270,7 +268,7 @@ def built(commands: typer.Typer) -> Any:
     """Return the parser of *commands*, made once: it reads the annotations of each of them, which
     takes longer than most commands do.
     """
-    return typer.main.get_command(commands)
+    return made_plain(typer.main.get_command(commands))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -313,10 +311,10 @@ def _complete_lake() -> None:
 
 
 def _report(error: SpillwayError) -> None:
-    typer.echo(f"spillway: error: {error.message}", err=True)
+    said = [f"spillway: error: {error.message}"]
     if error.hint:
-        typer.echo(f"hint: {for_commands(error.hint)}", err=True)
-    typer.echo(f"code: {error.code}", err=True)
+        said.append(f"hint: {for_commands(error.hint)}")
+    _say([*said, f"code: {error.code}"])
 
 
 def _report_usage(error: TyperException) -> int:
@@ -324,7 +322,17 @@ def _report_usage(error: TyperException) -> int:
     from spillway.cli import usage  # noqa: PLC0415 - only when something is wrong
 
     message, hint = usage.in_words(error)
-    typer.echo(message if hint is None else f"spillway: error: {message}", err=True)
-    if hint is not None:
-        typer.echo(f"hint: {hint}", err=True)
+    if hint is None:
+        typer.echo(message, err=True)
+    else:
+        _say([f"spillway: error: {message}", f"hint: {hint}"])
     return error.exit_code
+
+
+def _say(lines: list[str]) -> None:
+    """Print sentences on standard error; at a terminal they break between words."""
+    if sys.stderr.isatty():
+        pieces = [piece for line in lines for piece in line.splitlines()]
+        lines = tables.text_lines(pieces, tables.width())
+    for line in lines:
+        typer.echo(line, err=True)

@@ -25,8 +25,13 @@ _LISTS: Final = {
     "source": ("sources", "name"),
     "subscription": ("subscriptions", "name"),
     "user": ("users", "name"),
+    "rule": ("alerts/rules", "name"),
+    "channel": ("alerts/channels", "name"),
 }
-_CODES: Final = {f"unknown_{what}": what for what in _LISTS}
+_CODES: Final = {
+    f"unknown_{'alert_' if path.startswith('alerts/') else ''}{what}": what
+    for what, (path, _) in _LISTS.items()
+}
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -51,5 +56,6 @@ def hint_names(error: NotFound, client: RestClient) -> None:
     path, field = _LISTS[what]
     # It is an aside: whatever goes wrong here, the error itself is told.
     with contextlib.suppress(SpillwayError, KeyError, TypeError):
-        names = [one[field] for one in client.call("GET", path)[path]]
+        *_, things = steps = path.split("/")
+        names = [one[field] for one in client.call("GET", *steps)[things]]
         error.hint = did_you_mean(missing, names) + error.hint

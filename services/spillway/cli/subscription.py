@@ -17,7 +17,7 @@ from spillway.cli.lists import Sort, in_order, only
 from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import shows
 from spillway.cli.past import Range, Step, past
-from spillway.declarations import spark_settings
+from spillway.declarations import spark_settings, times
 from spillway.declarations.command_line import takes
 from spillway.declarations.lake_options import (
     LAKE_OPTIONS,
@@ -57,6 +57,7 @@ class TableSync(StrEnum):
     COPYING = "copying"
     READY = "ready"
     QUARANTINED = "quarantined"
+    PAUSED = "paused"
 
 
 class SubscriptionState(StrEnum):
@@ -91,6 +92,7 @@ _OWN_OPTION: Final = {
     **{option.name: option.option for option in form_options()},
 }
 
+OneTable = Annotated[str, typer.Argument(metavar="SCHEMA.TABLE", help="The table.")]
 Name = Annotated[
     str,
     typer.Argument(
@@ -157,11 +159,13 @@ _COUNTS: Final = Columns(("table", "kind", "count"), ("table", "kind", "count"))
 _RATES: Final = Columns(
     names=(
         "table", "state", "sync_state", "changes", "changes_per_second", "bytes_copied",
-        "bytes_total", "bytes_per_second", "seconds_left",
+        "bytes_total", "bytes_per_second", "seconds_left", "rows", "files", "bytes",
+        "deleted_share", "bytes_rewritten", "newest_change_at", "waiting_since",
     ),
     ranked=(
         "table", "state", "changes", "changes_per_second", "bytes_copied", "bytes_total",
-        "seconds_left", "bytes_per_second", "sync_state",
+        "seconds_left", "rows", "waiting_since", "bytes", "files", "deleted_share",
+        "bytes_rewritten", "newest_change_at", "bytes_per_second", "sync_state",
     ),
     sentences=("reason", "written_alone"),
 )  # fmt: skip
@@ -394,6 +398,20 @@ def refresh(
     return _shown(answer)
 
 
+@app.command("pause-table")
+@shows()
+def pause_table(name: Name, table: OneTable) -> Answer:
+    """Have one table of a lake wait while the others go on; what comes for it is kept there."""
+    return _shown(call("POST", "subscriptions", name, "tables", table, "pause"))
+
+
+@app.command("resume-table")
+@shows()
+def resume_table(name: Name, table: OneTable) -> Answer:
+    """Have a table that is paused, or was set aside, take in what was kept for it."""
+    return _shown(call("POST", "subscriptions", name, "tables", table, "resume"))
+
+
 @app.command()
 @shows()
 def skip(
@@ -418,7 +436,9 @@ def drop(
     slot = "Its slot stays." if keep_slot else "Its slot goes, too; what it filled stays."
     confirm(f"Drop subscription {name}? {slot}", yes=yes)
     query = {"keep_slot": "true"} if keep_slot else None
-    call("DELETE", "subscriptions", name, query=query)
+    dropped = call("DELETE", "subscriptions", name, query=query)
+    for note in dropped["notes"]:
+        typer.echo(note, err=True)
 
 
 @app.command()
@@ -568,6 +588,8 @@ def _of_lake(given: Mapping[str, Any]) -> dict[str, Any]:
         option = lake_option(name)
         if option.kind == "settings" and value:
             found[name] = spark_settings.given(value, option.option)
+        elif option.kind == "times" and value:
+            found[name] = times.given(value, option.option)
         elif option.kind == "tables" and value:
             found[name] = list(value)
         elif option.kind in SEVERAL and value:
@@ -603,10 +625,20 @@ def _readable(subscription: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _batch_text(batch: dict[str, Any]) -> str:
+    """Put a batch into words."""
+    return (
+        f"{batch['changes']} changes of {batch['tables']} tables, {batch['from_lsn']} to "
+        f"{batch['to_lsn']}, in {batch['seconds']:.1f} s, durable at {batch['ended_at']}"
+    )
+
+
 def _readable_table(table: dict[str, Any]) -> dict[str, Any]:
     """Round what is reckoned."""
     rates = ("changes_per_second", "bytes_per_second", "seconds_left")
-    return {**table, **{n: None if table[n] is None else round(table[n]) for n in rates}}
+    rounded = {n: None if table[n] is None else round(table[n]) for n in rates}
+    share = table["deleted_share"]
+    return {**table, **rounded, "deleted_share": None if share is None else round(share, 3)}
 
 
 def _until(name: str, missing: Callable[[dict[str, Any]], str], timeout_s: float) -> dict[str, Any]:
@@ -622,7 +654,9 @@ def _until(name: str, missing: Callable[[dict[str, Any]], str], timeout_s: float
 def _waited(answer: dict[str, Any], timeout_s: float | None) -> Answer:
     """Show a subscription, when its tables are up to date if that is waited for."""
     if timeout_s is not None:
+        notes = answer.get("notes", [])
         answer = _until(answer["name"], waiting.subscription_is_missing, timeout_s)
+        answer |= {"notes": notes}
     return _shown(answer)
 
 
@@ -631,8 +665,13 @@ def _shown(answer: dict[str, Any]) -> Answer:
     if answer["error"] is not None:
         shown["hint"] = for_commands(answer["error"]["hint"])
     tables = shown.pop("table_states")
+    notes = shown.pop("notes", [])
     shown |= shown.pop("stats")
+    if shown["last_batch"] is not None:
+        shown["last_batch"] = _batch_text(shown["last_batch"])
     parts: list[Rows | Record | Text] = [Record(shown)]
     if tables:
         parts.append(Rows(tables, _TABLES))
+    if notes:
+        parts.append(Text(notes, "good to know of the target"))
     return Answer(answer, [answer["name"]], parts)

@@ -5,19 +5,21 @@ At a terminal a table fits its width. What doesn't fit is left out by rank, the 
 column first, and a last line says which; nothing is folded within a word. What is a sentence (an
 error) stands below the table. Behind a pipe every column is there, whole, without colours, with
 numbers as numbers. What is unknown or doesn't exist is ``-``, so that a row always has all of its
-fields.
+fields. Times are those of the terminal's zone, to the second; behind a pipe they are as the service
+writes them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich.cells import cell_len
 
 from spillway.declarations.slot_columns import SLOT_COLUMNS
 
@@ -31,10 +33,12 @@ _GAP: Final = "  "
 #: A terminal that is narrower than that gets lines of that width.
 _LEAST_WIDTH: Final = 20
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
+#: a time as REST writes it
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 #: Columns that are right-aligned, and at a terminal shown with a unit: a slot's, and a
 #: subscription's tables'.
 _BYTES: Final = frozenset(
-    {"bytes_copied", "bytes_total", "bytes_per_second", "behind_bytes"}
+    {"bytes", "bytes_copied", "bytes_per_second", "bytes_rewritten", "bytes_total", "behind_bytes"}
 ).union(column.name for column in SLOT_COLUMNS if column.unit == "bytes")
 _SECONDS: Final = frozenset({"seconds_left"}).union(
     column.name for column in SLOT_COLUMNS if column.unit == "seconds"
@@ -42,7 +46,8 @@ _SECONDS: Final = frozenset({"seconds_left"}).union(
 _NUMBERS: Final = (
     _BYTES
     | _SECONDS
-    | {"rows", "restarts", "changes", "changes_per_second", "columns", "count", "slots"}
+    | {"rows", "files", "deleted_share", "restarts", "changes", "changes_per_second"}
+    | {"columns", "count", "slots"}
 )
 
 
@@ -104,7 +109,7 @@ def for_terminal(
     wrap = width if wrap is None else wrap
     cells = {name: [_shown(name, row[name]) for row in rows] for name in columns.names}
     widths = {
-        name: max(len(name), *(cell_len(cell) for cell in cells[name]), 0) for name in columns.names
+        name: max(len(name), *(_wide(cell) for cell in cells[name]), 0) for name in columns.names
     }
     kept = list(columns.names)
     rank = {name: at for at, name in enumerate(columns.ranked)}
@@ -126,9 +131,15 @@ def for_terminal(
         lines.append(_line([(name, widths[name], name in _NUMBERS) for name in kept], fields))
     for row in rows:
         for name in columns.sentences:
-            if row[name] is not None:
-                lines += _wrapped(f"{row[columns.names[0]]}: {_plain(row[name])}", wrap)
-    left_out = [name for name in columns.names if name not in kept]
+            # What stands in the table already is not said again.
+            if row[name] and name not in kept:
+                first_name = columns.names[0]
+                lines += _wrapped(
+                    f"{_shown(first_name, row[first_name])}: {_plain(row[name])}", wrap
+                )
+    left_out = [
+        name for name in columns.names if name not in kept and name not in columns.sentences
+    ]
     if left_out and rows:
         lines += _wrapped(f"({', '.join(left_out)}: in a wider terminal, or with -o wide)", wrap)
     return lines
@@ -137,7 +148,7 @@ def for_terminal(
 def _line(columns: Sequence[tuple[str, int, bool]], row: Sequence[str]) -> str:
     padded = []
     for (_, width, right), cell in zip(columns, row, strict=True):
-        blank = " " * (width - cell_len(cell))
+        blank = " " * (width - _wide(cell))
         padded.append(blank + cell if right else cell + blank)
     return _GAP.join(padded).rstrip()
 
@@ -149,7 +160,14 @@ def _shown(name: str, value: Any) -> str:
             return _size(int(value))
         if name in _SECONDS:
             return f"{value:.1f} s"
-    return _plain(value)
+    return local_time(value) if isinstance(value, str) else _plain(value)
+
+
+def local_time(text: str) -> str:
+    """Return a time as REST writes it in the zone of whoever reads it; anything else as it is."""
+    if not _MOMENT.fullmatch(text):
+        return _plain(text)
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _size(count: int) -> str:
@@ -189,3 +207,10 @@ def _bold(text: str) -> str:
 def width() -> int:
     """Return the terminal's."""
     return shutil.get_terminal_size().columns
+
+
+def _wide(text: str) -> int:
+    """Return how many columns of a terminal *text* takes."""
+    from rich.cells import cell_len  # noqa: PLC0415 - slow to import, and few commands need it
+
+    return cell_len(text)

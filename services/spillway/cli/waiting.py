@@ -132,7 +132,8 @@ def subscription_is_missing(subscription: dict[str, Any]) -> str:
             f'{aside[0]["table"]} of subscription "{name}" is in quarantine: {aside[0]["reason"]}',
             hint=f"`spillway subscription tables {name}` shows all of its tables.",
         )
-    late = [one for one in tables if one["state"] != "ready"]
+    # One that somebody paused keeps nobody waiting.
+    late = [one for one in tables if one["state"] not in ("ready", "paused")]
     if late:
         ready = len(tables) - len(late)
         first = f"{late[0]['table']} is {late[0]['state']}"

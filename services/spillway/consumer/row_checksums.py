@@ -3,8 +3,8 @@
 A row's text is the texts of its columns in a row, each with its length before it and null as ``-``,
 so that no two rows share one; its hash the SHA-256 of that. The text of the key alone gives a row's
 bucket. Per bucket, count and sum of hashes are compared; only where they differ are rows looked at.
-What a column's text is, is the caller's to say. Nothing passes through Python per row but what is
-looked at.
+The caller says what a column's text is. Only rows that are looked at pass through Python one by
+one.
 """
 
 from __future__ import annotations

@@ -8,29 +8,32 @@ it. The service, which decodes the source's WAL, pairs the two and waits for nob
 (:mod:`spillway.source_snapshots.pairing`). Where it can't be asked, or has none to give, the server
 does, which waits for transactions that run (:mod:`spillway.receiver.temporary_slot`). So::
 
-    source                       writes a record of WAL, which ends behind F, where WAL ended when it was asked
+    source                       writes a record of WAL, which ends behind F: where WAL ended when
+                                 it was asked
     the service, or the server   ──▶ S > F, the name of a snapshot
-    holder (SQL)                 BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what those who copy import
+    holder (SQL)                 BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what
+                                 those who copy import
     the service, or the server   gives its own up: nothing keeps WAL
-    holder                       LOCK … ACCESS SHARE; describe the tables; stay open until all is copied
+    holder                       LOCK … ACCESS SHARE; describe the tables; stay open until all is
+                                 copied
 
 S is behind F, and so behind whatever the slot has delivered, and behind each snapshot that was
-taken before: a consumer tells by the LSN which of two it has, and its tables move forward only. Of
-itself the service's snapshot need not be: where nothing is written since, it is at the same LSN as
-the last one, and where a commit waits for a synchronous standby it is before that commit, which the
-slot may have delivered. The former is why a record is written. In the latter case another snapshot
-is taken, a few times; then the server is asked, and waits for that commit.
+taken before: a consumer tells by the LSN which of two it has, and its tables move forward only. The
+service's snapshot would not always be so by itself. Where nothing was written since the last one,
+it is at the same LSN: that is why a record is written. Where a commit waits for a synchronous
+standby, the snapshot is before that commit, which the slot may have delivered: then another
+snapshot is taken, a few times, and at last the server is asked, which waits for that commit.
 
 The holder keeps two things: the snapshot, so VACUUM keeps the rows that it sees, and the shape of
-the tables: DDL waits (as for pg_dump). What happened to a table between S and the lock would show
-other columns, or an empty heap, to an older snapshot; the tables are described by the snapshot and
-as they are now, and where that differs a new snapshot is taken.
+the tables: DDL waits (as for pg_dump). DDL that came between S and the lock would show other
+columns, or an empty heap, to the older snapshot. So the tables are described as of the snapshot and
+as they are now, and where the two differ a new snapshot is taken.
 
 Runs in one process; those that copy (:mod:`spillway.consumer.table_copy`) may be others. The DSN's
 password is in no message and no ``repr``.
 
 Source: ImportSnapshot (src/backend/utils/time/snapmgr.c)
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """What a consumer tells whoever keeps it running, in a file that it replaces as a whole.
 
 The form is :mod:`spillway.subscriber.run_status`'s, which reads it. Counts go on from what the file
-says when the consumer starts, so that they are about its target and not about the run; one that is
-killed between what it made durable and the next writing of the file counts those changes for
-nobody. News of steps are written at most every :data:`_PAUSE_S`, what is urgent and errors at once.
-That the file can't be written ends nothing.
+says when the consumer starts, so that they are about its target and not about the run; if it is
+killed after it made changes durable and before it wrote the file, nobody counts those. News of
+steps are written at most every :data:`_PAUSE_S`, what is urgent and errors at once. A file that
+can't be written ends nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _PAUSE_S: Final = 0.5
 
 @dataclass(slots=True)
 class TableStatus:
-    """How far one table is: ``waiting``, ``copying``, ``ready``, or ``quarantined`` for a
-    reason.
+    """How far one table is: ``waiting``, ``copying``, ``ready``, or, for a reason, ``quarantined``
+    or ``paused``.
     """
 
     state: str = "ready"
@@ -49,6 +49,20 @@ class TableStatus:
     sync_state: str | None = None
     #: of a PostgreSQL: why its changes are written one by one; None when they are not
     written_alone: str | None = None
+    #: of a lake, as its current table was at ``figures_at``; None: not known
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    #: rows in those files that are marked as gone; not in ``rows``
+    deleted_rows: int | None = None
+    #: of files that commits have replaced, of this run and those before it
+    bytes_rewritten: int | None = None
+    figures_at: str | None = None
+    #: of a lake: when the newest change of the table was committed at the source
+    newest_change_at: str | None = None
+    #: of a lake: when the oldest change was committed that history has and current has not; None:
+    #: there is none
+    waiting_since: str | None = None
 
 
 @dataclass(slots=True)
@@ -58,6 +72,8 @@ class Progress:
     #: durable in the target, of this run and those before it
     changes: int = 0
     tables: dict[str, TableStatus] = field(default_factory=dict)
+    #: of a lake: the last batch that brought changes; of this run or one before it
+    last_batch: dict[str, Any] | None = None
     #: what this kind of consumer has beside that, JSON-encodable, by name
     stats: dict[str, Any] = field(default_factory=dict)
     #: whether the news can't wait for :data:`_PAUSE_S`
@@ -128,6 +144,7 @@ class StatusFile:
                 "begun": self._begun,
                 "changes": self._progress.changes,
                 "tables": {name: asdict(table) for name, table in self._progress.tables.items()},
+                "last_batch": self._progress.last_batch,
                 "stats": self._progress.stats,
                 "error": self._error,
             }
@@ -144,6 +161,11 @@ def _earlier(path: Path) -> Progress:
     try:
         value: Any = json.loads(path.read_text())
         tables = {str(name): TableStatus(**table) for name, table in value["tables"].items()}
-        return Progress(int(value["changes"]), tables, dict(value.get("stats") or {}))
+        return Progress(
+            int(value["changes"]),
+            tables,
+            value.get("last_batch"),
+            dict(value.get("stats") or {}),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Progress()

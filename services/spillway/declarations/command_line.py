@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TypeVar
 import typer
 
 from spillway.declarations.lake_options import Kind, LakeOption, lake_option
+from spillway.declarations.times import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _METAVARS: Final[dict[Kind, str]] = {
     "time": "TIME",
     "columns": "TABLE=COLUMN,…",
     "partitions": "TABLE=COLUMN,…",
     "masks": "TABLE=MASK,…",
     "tables": "TABLE",
+    "times": "TABLE=TIME",
     "settings": "NAME=VALUE",
 }
 _TYPES: Final[dict[Kind, Any]] = {
@@ -42,6 +43,7 @@ _TYPES: Final[dict[Kind, Any]] = {
     "partitions": list[str],
     "masks": list[str],
     "tables": list[str],
+    "times": list[str],
     "settings": list[str],
 }
 
@@ -50,9 +52,9 @@ def duration(text: str | timedelta) -> timedelta:
     """Parse a number with a unit: s, m, h, d or w."""
     if isinstance(text, timedelta):
         return text
-    if not text[:-1].isdecimal() or text[-1:] not in _UNITS:
+    if not text[:-1].isdecimal() or text[-1:] not in UNITS:
         raise typer.BadParameter(f"{text!r} is not a time such as 30m, 12h or 7d")
-    return timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+    return timedelta(seconds=UNITS[text[-1]] * int(text[:-1]))
 
 
 def typer_option(option: LakeOption | str) -> Any:

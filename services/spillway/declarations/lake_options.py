@@ -17,14 +17,15 @@ from typing import Any, Final, Literal
 
 #: What a value is: a text that may stand on a command line; one of ``choices``; a number; a time as
 #: 12h; a size as 2g; texts by ``schema.table``, which are columns, what partitions are made of, or
-#: what becomes of columns; tables; Spark's settings, texts by name.
+#: what becomes of columns; tables; times by ``schema.table``, or all; Spark's settings, texts by
+#: name.
 Kind = Literal[
     "text", "choice", "whole number", "number", "time", "size", "columns", "partitions", "masks",
-    "tables", "settings",
+    "tables", "times", "settings",
 ]  # fmt: skip
 BY_TABLE: Final = frozenset({"columns", "partitions", "masks"})
 #: Those that have several lines on a form, and may be repeated on a command line.
-SEVERAL: Final = BY_TABLE | {"settings", "tables"}
+SEVERAL: Final = BY_TABLE | {"settings", "tables", "times"}
 NUMBERS: Final = frozenset({"whole number", "number"})
 
 _FORMATS: Final = {"delta": "Delta", "iceberg": "Iceberg", "parquet": "Parquet"}
@@ -207,6 +208,38 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         fixed=True,
     ),
     LakeOption(
+        "iceberg_location",
+        "choice",
+        "who says where the tables' files lie: lake, below its path; or catalog, where it puts "
+        "tables of which that is not said, on the lake's kind of storage.",
+        formats=("iceberg",),
+        choices=("lake", "catalog"),
+        default="lake",
+        example="catalog",
+        fixed=True,
+    ),
+    LakeOption(
+        "register_in",
+        "text",
+        "the catalog in which tables are registered when they are made: thrift://host:9083, a "
+        "Hive metastore's address, or glue.",
+        formats=("delta",),
+        example="thrift://127.0.0.1:9083",
+        form=FormField(
+            "Register tables in",
+            "A Hive metastore's thrift://host:9083, or glue. Others find tables there as "
+            "shop.orders.",
+            placeholder="thrift://metastore:9083",
+        ),
+    ),
+    LakeOption(
+        "register_prefix",
+        "text",
+        "before each database's name, in a catalog that has others, too.",
+        formats=("delta",),
+        example="lake_",
+    ),
+    LakeOption(
         "partition_root",
         "tables",
         "Partitioned tables that are one table each in the lake, as schema.table; all: every one. "
@@ -286,6 +319,25 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         choices=("copy", "position"),
         default="copy",
         example="position",
+    ),
+    LakeOption(
+        "merge_interval",
+        "times",
+        "The least time between two merges of a current table, by schema.table, or all: each goes "
+        "at its own pace, beside the batches, which append to its history; LSNs at which all "
+        "tables agree come as the slowest goes. 0s, and without it: with each batch.",
+        help="TABLE=TIME, or all=TIME: the least time between two merges of a current table, which "
+        "is brought up to date beside the batches then; may be repeated. 0s: with each batch.",
+        example={"all": "1m", "public.orders": "0s"},
+        form=FormField(
+            "Tables at their own pace",
+            "A table a line, or all, with a time. Its current table is merged so often, and no "
+            "other one waits for it.",
+            placeholder="public.measurements = 5m",
+            lines_of="the tables' times",
+            altered_hint="A table a line, or all, with a time; what is left out is merged with "
+            "each batch.",
+        ),
     ),
     LakeOption(
         "interval_s",

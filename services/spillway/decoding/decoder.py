@@ -180,6 +180,12 @@ class Decoder:
         self._xid_marks: deque[tuple[int, int]] = deque(maxlen=_XID_MARKS_MAX)
         self._audit: CatalogAudit | None = None
         self._tracked_generation = -1
+        #: records that were looked at, and changed nothing that is serialised, but how far the
+        #: source is known to be
+        self._harmless = 0
+        #: how many others there had been when the last state was serialised in which nothing was in
+        #: progress; None before that
+        self._serialized_at: int | None = None
         self._buffer.set_catalog(mirror.plain_redo)
         self._follow_tracked()
 
@@ -208,6 +214,7 @@ class Decoder:
         spill_dir: Path,
         start_decoding_at: int | None,
         capture: CaptureFilter = EVERYTHING,
+        as_of: int = 0,
     ) -> Self:
         """Go on from what :meth:`serialize` returned; the next batch starts at ``position``.
 
@@ -223,12 +230,15 @@ class Decoder:
                 position (offline, a rewind): then the decoder becomes CONSISTENT, and delivers,
                 once the transactions in progress in *data* have ended.
             capture: as for a new decoder.
+            as_of: the position for which *data* is as good, if that is later than its own
+                (``is_as_serialized``).
 
         Raises:
             StorageError: *data* is damaged, or *spill_dir* can't be used.
             DecodingStateLost: a spill file that *data* names is not there, or too short.
         """
         state = serialization.load(data)
+        position = max(state.lsn, as_of)
         # Without a position, whoever has the state need not have its files.
         carried = None if start_decoding_at is None else state.carried
         if carried is not None:
@@ -241,13 +251,13 @@ class Decoder:
             sink,
             work_mem_bytes,
             spill_dir,
-            state.lsn,
+            position,
             capture,
             carried.file_names if carried is not None else (),
         )
         if start_decoding_at is None:
             running = [xid for xid, top_xid, _, _ in state.transactions if not top_xid]
-            self._build_with(SnapshotBuilder.restored(state.lsn, running))
+            self._build_with(SnapshotBuilder.restored(position, running))
         else:
             start_decoding_at = max(start_decoding_at, state.start_decoding_at)
             self._build_with(SnapshotBuilder.restored(start_decoding_at))
@@ -303,8 +313,21 @@ class Decoder:
                 "ended.",
             )
 
+    @property
+    def is_as_serialized(self) -> bool:
+        """Whether the last serialised state is as good as one of now, given ``position`` (see
+        :meth:`restore`): nothing was in progress, and no record since then was of interest, but for
+        the source's checkpoints and lists of running transactions.
+
+        What those tell is a bound: that no older transaction runs, so that rows which nobody sees
+        may go. The next one tells it again.
+        """
+        return self._serialized_at == self._buffer.looked_at - self._harmless
+
     def _serialize(self, carried: Carried | None) -> bytes:
         self._check_consistent()
+        is_calm = not self._buffer.transactions() and carried is None
+        self._serialized_at = self._buffer.looked_at - self._harmless if is_calm else None
         return serialization.dump(
             serialization.DecoderState(
                 self._database_oid,
@@ -582,11 +605,13 @@ class Decoder:
         if rmid == rmgr.RM_XACT_ID:
             self._transaction_end(info, xid, lsn, end_lsn, origin, data)
         elif rmid == rmgr.RM_STANDBY_ID:
+            self._harmless += 1
             self._running_xacts(RunningXacts.parse(data, lsn), lsn, end_lsn)
         elif rmid == rmgr.RM_XLOG_ID:
             if info == rmgr.XLOG_PARAMETER_CHANGE:
                 self._parameter_change(data, lsn)
             elif len(data) >= _CHECKPOINT_REDO.size:
+                self._harmless += 1
                 self._redo_lsn = _CHECKPOINT_REDO.unpack_from(data)[0]
         elif rmid == rmgr.RM_HEAP2_ID:
             # Only in audit mode does the kernel stop at one.

@@ -13,8 +13,6 @@ change its replica identity, which is known thereby. What is not known is said t
 from __future__ import annotations
 
 import operator
-import struct
-import uuid
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,7 +22,7 @@ import pyarrow.compute as pc
 from spillway._kernels.encoders.arrow.encoder import Encoder
 from spillway._kernels.reorder.change_search import ordinals
 from spillway.delivery.change_query import ColumnValue, FoundChange, Position, moment
-from spillway.errors import InvalidRequest
+from spillway.delivery.key_values import KeyValue, key_value
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
@@ -51,17 +49,6 @@ _BATCH_ROWS: Final = 1 << 16
 #: microseconds from 1970-01-01 to 2000-01-01
 _EPOCH_US: Final = 946_684_800_000_000
 _OPERATIONS: Final = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
-_INTEGERS: Final = {21: "<h", 23: "<i", 20: "<q"}
-_TEXTS: Final = frozenset({25, 1042, 1043})
-_CHAR: Final = 1042
-_BOOL: Final = 16
-_UUID: Final = 2950
-#: A longer text may lie compressed in its tuple, or beside it.
-_NEEDLE_BYTES_MAX: Final = 20
-_BOOLS: Final = {
-    **dict.fromkeys(("t", "true", "y", "yes", "on", "1"), "t"),
-    **dict.fromkeys(("f", "false", "n", "no", "off", "0"), "f"),
-}
 
 
 class _Batch(NamedTuple):
@@ -139,33 +126,18 @@ class RowFinder:
         needles = []
         for name, value in self._query.key.items():
             column = columns[name]
-            found = self._datum(relation, column, value)
+            found = self._value(relation, column, value).needle
             if column.missing is not None or column.name not in identity:
                 # It may be a row's without lying in its tuple; or a DELETE has not got it.
                 found = b""
             needles.append(found)
         return max(needles, key=len)
 
-    def _datum(self, relation: RelationDescriptor, column: ColumnDescriptor, value: str) -> bytes:
-        oid, _ = base_type(column.type_oid, column.typmod, relation.types)
-        text = written(value, oid, column.name)
-        if oid in _INTEGERS:
-            try:
-                return struct.pack(_INTEGERS[oid], int(text))
-            except struct.error:
-                raise InvalidRequest(
-                    f'column "{readable(column.name)}" can\'t have the value {value}',
-                    hint="It is out of its type's range.",
-                ) from None
-        if oid == _UUID:
-            return uuid.UUID(text).bytes
-        if oid in _TEXTS:
-            try:
-                raw = text.encode(self._encoding)
-            except (UnicodeEncodeError, LookupError):
-                return b""
-            return raw if len(raw) <= _NEEDLE_BYTES_MAX else b""
-        return b""
+    def _value(
+        self, relation: RelationDescriptor, column: ColumnDescriptor, value: str
+    ) -> KeyValue:
+        oid, typmod = base_type(column.type_oid, column.typmod, relation.types)
+        return key_value(value, oid, typmod, column.name, self._encoding)
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -245,11 +217,10 @@ class RowFinder:
             if at is None:
                 return pa.array([False] * len(batch.rows))
             column = plan.columns[at].column
-            oid, _ = base_type(column.type_oid, column.typmod, relation.types)
-            text = written(value, oid, name)
-            new.append(_equal(batch.new(at), text, oid))
+            looked_for = self._value(relation, column, value)
+            new.append(looked_for.is_in(batch.new(at)))
             if column.attnum in identity:
-                old.append(_equal(batch.old(identity[column.attnum]), text, oid))
+                old.append(looked_for.is_in(batch.old(identity[column.attnum])))
             else:
                 is_known = False
         mask = reduce(pc.and_, new)
@@ -326,28 +297,6 @@ class RowFinder:
         )
 
 
-def written(value: str, type_oid: int, name: str) -> str:
-    """Return *value* as PostgreSQL prints one of that type, where that is plain.
-
-    Raises:
-        InvalidRequest: it can't be one.
-    """
-    try:
-        if type_oid in _INTEGERS:
-            return str(int(value))
-        if type_oid == _UUID:
-            return str(uuid.UUID(value))
-        if type_oid == _BOOL:
-            return _BOOLS[value.lower()]
-    except (ValueError, KeyError):
-        kind = {_UUID: "UUIDs", _BOOL: "booleans"}.get(type_oid, "whole numbers")
-        raise InvalidRequest(
-            f'column "{readable(name)}" has {kind}, and {value!r} is none',
-            hint="Give the value as PostgreSQL prints it.",
-        ) from None
-    return value.rstrip(" ") if type_oid == _CHAR else value
-
-
 def _columns(relation: RelationDescriptor) -> dict[str, ColumnDescriptor]:
     return {
         readable(column.name): column
@@ -361,12 +310,6 @@ def _index(plan: TablePlan, name: str) -> int | None:
         if readable(column.column.name) == name:
             return at
     return None
-
-
-def _equal(values: pa.Array, text: str, type_oid: int) -> pa.Array:
-    if type_oid == _CHAR:
-        values = pc.utf8_rtrim(values, characters=" ")
-    return pc.equal(values, text)
 
 
 def _numbers(values: pa.Array) -> memoryview:

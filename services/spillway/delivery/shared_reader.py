@@ -3,16 +3,16 @@ wants just that.
 
 Whoever needs the next step has it taken, and it is kept for the others. ::
 
-    SlotReader ──step──▶  s4  s5  s6  s7          kept; the oldest goes when all shared readers keep too much
+    SlotReader ──step──▶  s4  s5  s6  s7      kept; the oldest goes when all readers keep too much
                            ▲       ▲   ▲
-                      stream A     B   C          each at its own pace, A not yet done with s4
+                      stream A     B   C      each at its own pace, A not yet done with s4
 
 Which streams share a reader: :mod:`spillway.delivery.shared_readers`. A stream's way along it:
 :mod:`spillway.delivery.shared_steps`.
 
 Used on the event loop; steps are taken there when they are little, otherwise on a worker, one at a
 time.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

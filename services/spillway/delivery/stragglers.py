@@ -6,8 +6,10 @@ are kept no longer (:mod:`spillway.delivery.shared_readers`). Then each encodes 
 would have encoded for all, which takes the time that they lack. So whoever is ahead waits a
 little. ::
 
-    made ────────────────┬──────────── LEAD ───────────▶ R, next step        B is too far behind: R takes no step until B
-                         B: took a step just now                             has come up to half of LEAD
+    made ────────────────┬──────────── LEAD ───────────▶ R, next step
+                         B: took a step just now
+
+    B is too far behind: R takes no step until B has come up to half of LEAD
 
 Nobody is held up by one who is slow for good:
 
@@ -21,7 +23,7 @@ Nobody is held up by one who is slow for good:
 - It waits only in a backlog: what comes live waits for nobody.
 
 Each wait has a timer, and ends at once when those behind have come up, left, or closed.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def server_account() -> Account | None:
     )
 
 
-def _as_servers_user(arguments: list[str]) -> list[str]:
+def as_servers_user(arguments: list[str]) -> list[str]:
     """Return the command that runs *arguments* as the servers' user.
 
     Popen's own *user* and *group* make it fork, and what gRPC does in a forked child while its
@@ -268,7 +268,7 @@ class PrivatePostgres:
             *self.initdb_options,
         ]
         done = subprocess.run(
-            _as_servers_user(arguments),
+            as_servers_user(arguments),
             check=False,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
@@ -297,7 +297,7 @@ class PrivatePostgres:
         self._write_settings()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                _as_servers_user(
+                as_servers_user(
                     [str(self.bin_directory / "postgres"), "-D", str(self.data_directory)]
                 ),
                 cwd=self.directory,

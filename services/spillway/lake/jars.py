@@ -4,7 +4,7 @@ Delta Lake lives in Maven Central, not in PyPI. A session that resolved it by it
 (``spark.jars.packages``) would need the network at every start, so set-up does it once::
 
     python -m spillway.lake.jars --into .cache/jars
-    python -m spillway.lake.jars --into .cache/jars --with s3      # for lakes on object storage, 12 MB more
+    python -m spillway.lake.jars --into .cache/jars --with s3    # for object storage, 12 MB more
 
 and sessions put the files on Spark's class path (:mod:`spillway.lake.session`). Which folder:
 ``SPILLWAY_JARS``, else ``.cache/jars`` below the current directory.
@@ -24,7 +24,7 @@ address of ours:
 
 A machine that reaches neither can be given the files by hand: their names and hashes are checked
 the same way.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -62,14 +62,18 @@ class Jar:
     module: str
     version: str
     sha256: str
+    #: of one that lies beside a module's own
+    classifier: str = ""
 
     @property
     def file_name(self) -> str:
-        return f"{self.module}-{self.version}.jar"
+        suffix = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.module}-{self.version}{suffix}.jar"
 
     @property
     def coordinate(self) -> str:
-        return f"{self.organisation}:{self.module}:{self.version}"
+        own = f"{self.organisation}:{self.module}:{self.version}"
+        return f"{own}:{self.classifier}" if self.classifier else own
 
 
 #: Delta Lake 4.4.0 for Spark 4.2: the last release whose jars for that Spark are in Maven Central.
@@ -269,15 +273,21 @@ def _run_ivy(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
     if ivy is None:
         return "pyspark brings no Ivy"
     # The configuration `master` is the artifact itself: no dependencies, no sources, no javadoc.
+    wanted: dict[tuple[str, str, str], list[str]] = {}
+    for j in jars:
+        wanted.setdefault((j.organisation, j.module, j.version), []).append(j.classifier)
     module = "".join(
-        f"<dependency org={quoteattr(j.organisation)} name={quoteattr(j.module)} "
-        f"rev={quoteattr(j.version)} "
-        'transitive="false" conf="default->master"/>'
-        for j in jars
+        f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} "
+        f"rev={quoteattr(version)} "
+        'transitive="false" conf="default->master">'
+        + "".join(_artifact(name, each) for each in classifiers if any(classifiers))
+        + "</dependency>"
+        for (organisation, name, version), classifiers in wanted.items()
     )
     description = scratch / "ivy.xml"
     description.write_text(
-        '<ivy-module version="2.0"><info organisation="spillway" module="lake-jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="spillway" module="lake-jars"/>'
         "<configurations><conf "
         f'name="default"/></configurations><dependencies>{module}</dependencies></ivy-module>'
     )
@@ -285,11 +295,16 @@ def _run_ivy(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
         java_command(), "-cp", str(ivy), "org.apache.ivy.Main",
         "-ivy", str(description),
         "-cache", str(scratch / "ivy-cache"),
-        "-retrieve", f"{into}/[artifact]-[revision].[ext]",
+        "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]",
         "-warn",
     ]  # fmt: skip
     settings = os.environ.get("SPILLWAY_IVY_SETTINGS")
     return _run([*command, *(["-settings", settings] if settings else ["-m2compatible"])])
+
+
+def _artifact(name: str, classifier: str) -> str:
+    more = f" m:classifier={quoteattr(classifier)}" if classifier else ""
+    return f'<artifact name={quoteattr(name)} type="jar" ext="jar"{more}/>'
 
 
 def _run_maven(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
@@ -304,7 +319,9 @@ def _run_maven(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
         "<dependencies>"
         + "".join(
             f"<dependency><groupId>{j.organisation}</groupId><artifactId>{j.module}</artifactId>"
-            f"<version>{j.version}</version></dependency>"
+            f"<version>{j.version}</version>"
+            + (f"<classifier>{j.classifier}</classifier>" if j.classifier else "")
+            + "</dependency>"
             for j in jars
         )
         + "</dependencies></project>"

@@ -1,12 +1,12 @@
 """One job a lake, on object storage: a lease (:mod:`spillway.storage.lease`) in
 ``<lake>/_spillway/lease.json``.
 
-Whoever holds it asks (:func:`check`) before each commit to a table and before the lake's position,
-which the slot is confirmed by, is written. A process that stops between asking and the request's
-arrival, for longer than the lease's margin, may be late: tables are still safe from most of that. A
-commit by delta-rs is a conditional PUT, and a batch's transaction version is refused by a table
-that has it; one of Iceberg's is its catalog's compare-and-swap. The position, too, is replaced on
-condition (:func:`spillway.lake.state.position.store`).
+Whoever holds it asks whether it still does (:func:`check`), before each commit to a table and
+before it writes the lake's position, by which the slot is confirmed. A process that stops between
+asking and the request's arrival, for longer than the lease's margin, may be late: tables are still
+safe from most of that. A commit by delta-rs is a conditional PUT, and a batch's transaction version
+is refused by a table that has it; one of Iceberg's is its catalog's compare-and-swap. The position,
+too, is replaced on condition (:func:`spillway.lake.state.position.store`).
 
 Locks within a process, for a load that runs beside its job, are threads' own (:func:`thread_lock`):
 the lease keeps other processes out of all of it.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from prometheus_client import (
@@ -27,9 +27,13 @@ from prometheus_client import (
 )
 
 from spillway.errors import InvalidRequest
+from spillway.lake.shape.kinds import CURRENT
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from spillway.lake.batch.materialize import BatchReport
+    from spillway.lake.tables.figures import TableFigures
     from spillway.lake.tables.maintenance import TableUpkeep
 
 _SECONDS: Final = (0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
@@ -43,6 +47,8 @@ class _Place:
     decoded_lsn: int = 0
     #: of the newest change that the lake has, seconds since the epoch
     commit_time: float = 0.0
+    #: of the oldest change that a table's history has and current has not, by table
+    waiting: dict[str, float] = field(default_factory=dict)
 
 
 class LakeMetrics:
@@ -101,7 +107,8 @@ class LakeMetrics:
         )
         self._files = Gauge(
             "spillway_lake_table_files",
-            "Files of a table's newest version, as its last maintenance found them.",
+            "Files of a table's newest version: of current as it was just now, of others as their "
+            "last maintenance found them.",
             ("slot", "kind", "table"),
             registry=registry,
         )
@@ -109,6 +116,31 @@ class LakeMetrics:
             "spillway_lake_table_bytes",
             "Bytes of those files.",
             ("slot", "kind", "table"),
+            registry=registry,
+        )
+        self._rows = Gauge(
+            "spillway_lake_table_rows",
+            "Rows of a current table, as they are stored.",
+            ("slot", "table"),
+            registry=registry,
+        )
+        self._deleted = Gauge(
+            "spillway_lake_table_deleted_rows",
+            "Rows in a current table's files that are marked as gone.",
+            ("slot", "table"),
+            registry=registry,
+        )
+        self._rewritten = Counter(
+            "spillway_lake_table_rewritten_bytes",
+            "Bytes of a current table's files that commits have replaced.",
+            ("slot", "table"),
+            registry=registry,
+        )
+        self._table_freshness = Gauge(
+            "spillway_lake_table_freshness_seconds",
+            "Age of the newest commit of which a current table has everything while newer ones are "
+            "decoded or wait for it, else 0.",
+            ("slot", "table"),
             registry=registry,
         )
         self._lag = Gauge(
@@ -139,6 +171,7 @@ class LakeMetrics:
         self._batches.labels(slot).inc()
         for table, count in report.changes.items():
             self._changes.labels(slot, table).inc(count)
+            self._tell_freshness(slot, table)
         self._batch_seconds.labels(slot).observe(report.seconds)
         if (delay := report.delay_s) is not None:
             self._delay.labels(slot).observe(delay)
@@ -158,6 +191,42 @@ class LakeMetrics:
         """Note what a table is after its maintenance."""
         self._files.labels(slot, table.kind, table.table).set(table.files)
         self._bytes.labels(slot, table.kind, table.table).set(table.size_bytes)
+
+    def figures(self, slot: str, table: str, found: TableFigures) -> None:
+        """Note what a current table is like."""
+        self._files.labels(slot, CURRENT, table).set(found.files)
+        self._bytes.labels(slot, CURRENT, table).set(found.size_bytes)
+        # What is not known has no series.
+        if found.rows is not None:
+            self._rows.labels(slot, table).set(found.rows)
+        if found.deleted_rows is not None:
+            self._deleted.labels(slot, table).set(found.deleted_rows)
+        self._rewritten.labels(slot, table).inc(found.rewritten_bytes)
+
+    def waits(self, slot: str, table: str, since: datetime | None) -> None:
+        """Note since when, by the source's clock, a current table lacks what its history has; None:
+        it has all.
+        """
+        with self._lock:
+            waiting = self._places.setdefault(slot, _Place()).waiting
+            if since is None:
+                waiting.pop(table, None)
+            else:
+                waiting[table] = since.timestamp()
+        self._tell_freshness(slot, table)
+
+    def _tell_freshness(self, slot: str, table: str) -> None:
+        self._table_freshness.labels(slot, table).set_function(
+            lambda: self.table_freshness(slot, table)
+        )
+
+    def table_freshness(self, slot: str, table: str) -> float:
+        """Return the age, in seconds, of the newest commit of which a current table has all, while
+        it lacks newer ones; else 0.
+        """
+        with self._lock:
+            since = self._places[slot].waiting.get(table)
+        return self.freshness(slot) if since is None else max(0.0, time.time() - since)
 
     def failed(self, slot: str) -> None:
         """Note that a run ended with an error."""

@@ -79,15 +79,17 @@ class Lake:
         """Yield the LSNs at which all tables agree, the newest first."""
         return commit_points.points(self.path)
 
-    def at(self, lsn: Lsn | str | None = None) -> Pin:
-        """Return the lake as of the newest consistent LSN that is not after *lsn*.
+    def at(self, lsn: Lsn | str | None = None, *, tables: Sequence[str] = ()) -> Pin:
+        """Return the lake as of the newest consistent LSN that is not after *lsn*, at which all of
+        *tables* were up to date: where tables are merged at their own pace, some may not be at the
+        newest of all.
 
         Raises:
             LakeError: there is none.
             InvalidLsn: *lsn* is none.
         """
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
-        return Pin(self, commit_points.at(self.path, wanted))
+        return Pin(self, commit_points.at(self.path, wanted, tables))
 
 
 class Pin:
@@ -181,10 +183,10 @@ class Pin:
     def _wanted(self, kind: str, name: str) -> DataFrame:
         if kind == CURRENT and name in self.point.loading:
             raise LakeError(
-                f"{name} was being loaded at {self.lsn}, or in quarantine: its current table was "
-                "not as of then",
-                hint="Pin a later LSN, when the load is done, or read its history; `lake run` says "
-                "what is in quarantine.",
+                f"{name} was being loaded at {self.lsn}, in quarantine, or waiting for a merge at "
+                "its own pace: its current table was not as of then",
+                hint=f"Pin with lake.at(tables=[{name!r}]), a later LSN when the load is done, or "
+                "read its history; `lake run` says what is in quarantine.",
                 relation=name,
             )
         frame = self._frame(kind, name)

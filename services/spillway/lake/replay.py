@@ -7,12 +7,12 @@ cores.
         │ a task a stretch
         ├─▶ mapInArrow: decode ──▶ transactions and pieces of transactions, as kernels have them
         │        shuffle: each to the part where its transaction commits; sort by commit LSN
-        └─▶ mapInArrow: put together, encode ──▶ envelopes ──▶ Materializer: the tables of `lake run`
+        └─▶ mapInArrow: put together, encode ──▶ envelopes ──▶ Materializer: tables as `lake run`'s
 
 Decoding is a sort: records come in the order in which they were written, transactions are wanted in
 the order in which they committed. A server, and `spillway serve`, sort in a reorder buffer as WAL
-comes; here a shuffle does it, so that many processes may decode at once. What a stretch needs to
-begin in the middle, the light pass leaves it (:mod:`spillway.replay.plan`).
+comes; here a shuffle does it, so that many processes may decode at once. The light pass leaves each
+stretch what it needs to begin in the middle (:mod:`spillway.replay.plan`).
 
 The envelopes are those of a slot with the plugin `arrow`, and what makes tables of them is the
 streaming job's own :class:`~spillway.lake.batch.materialize.Materializer`: history, current, each
@@ -22,7 +22,7 @@ killed goes on, and `spillway lake run` goes on where a replay ended.
 Memory: on executors a decoder each (:mod:`spillway.replay.parse`, :mod:`spillway.replay.assemble`),
 its rows sorted by Spark, which spills. Disk: the changes of the range twice, in the shuffle and as
 cached envelopes.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from spillway.lake.state import position, shown_tables
 from spillway.lake.tables.formats import check_format, lake_tables
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
 from spillway.lake.tables.iceberg.catalog import CatalogChoice
-from spillway.lake.workers.errors import typed_error
+from spillway.lake.worker_failures.errors import typed_error
 from spillway.pg.lsn import Lsn
 from spillway.plugins import refused_values
 from spillway.plugins.masks import with_secret
@@ -93,6 +93,7 @@ class ReplaySettings:
     #: of Iceberg tables: see :class:`spillway.lake.job.run.JobSettings`
     iceberg_catalog: str | None = None
     iceberg_prefix: str = ""
+    iceberg_location: str = "lake"
     #: ``schema.table`` names; empty: all
     tables: tuple[str, ...] = ()
     stretch_bytes: int = STRETCH_BYTES_DEFAULT
@@ -106,7 +107,7 @@ class ReplaySettings:
 
     @property
     def catalog_choice(self) -> CatalogChoice:
-        return CatalogChoice(self.iceberg_catalog, self.iceberg_prefix)
+        return CatalogChoice(self.iceberg_catalog, self.iceberg_prefix, self.iceberg_location)
 
 
 @dataclass(frozen=True, slots=True)

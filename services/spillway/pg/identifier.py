@@ -40,7 +40,7 @@ def quote_literal(text: str) -> str:
 
 def quote_qualified_identifier(schema: str, name: str, server_version_num: int) -> str:
     """Return ``schema.name``, each part quoted by itself."""
-    return f"{quote_identifier(schema, server_version_num)}.{quote_identifier(name, server_version_num)}"  # noqa: E501
+    return ".".join(quote_identifier(part, server_version_num) for part in (schema, name))
 
 
 def split_identifiers(text: str) -> tuple[str, ...] | None:

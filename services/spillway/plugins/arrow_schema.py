@@ -492,6 +492,17 @@ def _plan_column(
     return ColumnPlan(column, name, "printed", pa.utf8())
 
 
+def is_text_in_a_lake(
+    column: ColumnDescriptor, types: Mapping[int, TypeDescriptor], server_version_num: int
+) -> bool:
+    """Say whether lake tables have a column as text, as PostgreSQL prints it, for want of a type;
+    without options of the slot.
+    """
+    planned = _plan_column(column, column.name, types, SchemaOptions(server_version_num))
+    # Arrow has a time of day, and Spark none that Delta Lake can store.
+    return planned.kind in ("printed", "time")
+
+
 def base_type(oid: int, typmod: int, types: Mapping[int, TypeDescriptor]) -> tuple[int, int]:
     """Follow domains down to what they are over (getBaseTypeAndTypmod)."""
     seen: set[int] = set()

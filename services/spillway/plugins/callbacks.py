@@ -9,14 +9,14 @@ that is looked at costs a string a value.
 
 Order of calls, repeated for each transaction; in brackets what need not come::
 
-    startup                                                            once, before all others
-    begin  (change | truncate | message)*  commit                      a committed transaction
-    message                                                            non-transactional, between transactions
-    begin_prepare  (change | truncate | message)*  prepare             two_phase only
-    commit_prepared | rollback_prepared                                two_phase only
-    (stream_start  (stream_change | …)*  stream_stop)*                 streaming only; then one of
+    startup                                                  once, before all others
+    begin  (change | truncate | message)*  commit            a committed transaction
+    message                                                  non-transactional, between transactions
+    begin_prepare  (change | truncate | message)*  prepare   two_phase only
+    commit_prepared | rollback_prepared                      two_phase only
+    (stream_start  (stream_change | …)*  stream_stop)*       streaming only; then one of
       stream_abort* | stream_prepare | stream_commit
-    shutdown                                                           once, after all others, on every path
+    shutdown                                                 once, after all others, on every path
 
 A callback writes messages with :meth:`CallbackPlugin.write`, any number of them. What it raises
 ends the reader with ``plugin_failed``, which names plugin, callback and LSN; nothing of that batch
@@ -25,7 +25,7 @@ same transactions may come again, to a new instance. All calls of one instance c
 at a time.
 
 Source: struct OutputPluginCallbacks, src/include/replication/output_plugin.h
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

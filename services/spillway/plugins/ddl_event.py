@@ -59,9 +59,7 @@ class DdlEvents:
         """Return the event of a SCHEMA_CHANGE with *content* in *header*'s transaction, as JSON in
         UTF-8.
         """
-        return json.dumps(
-            self.event(content, header), ensure_ascii=False, separators=(",", ":")
-        ).encode()
+        return as_json(self.event(content, header))
 
     def event(self, content: bytes, header: TransactionHeader) -> dict[str, Any]:
         """Return the same as plain JSON values."""
@@ -156,6 +154,11 @@ class DdlEvents:
             missing = missing[1:] if missing[:1] and missing[0] & 1 else missing[_VARHDRSZ:]
         text = datum_text(column, types, self._settings, missing)
         return readable(text.decode(self._encoding, "surrogateescape"))
+
+
+def as_json(event: Mapping[str, Any]) -> bytes:
+    """Return an event in the form in which slots send it, in UTF-8."""
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _changes(

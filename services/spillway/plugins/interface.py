@@ -7,10 +7,10 @@ one reader, is called from one thread at a time and keeps no state that outlives
 Call order, repeated in the order of ``header.final_lsn`` (``decoding/transaction.py`` has the kinds
 of headers)::
 
-    begin(header, out)          →  changes(header, chunk, relations, out)*  →  commit(header, out)
-    begin_prepare(header, out)  →  changes(…)*                              →  prepare(header, out)
+    begin(header, out)         → changes(header, chunk, relations, out)* → commit(header, out)
+    begin_prepare(header, out) → changes(…)*                             → prepare(header, out)
     commit_prepared(header, out)  |  rollback_prepared(header, out)
-    stream_start(header, out)   →  changes(…)*                              →  stream_stop(header, out)
+    stream_start(header, out)  → changes(…)*                             → stream_stop(header, out)
     stream_abort(header, out)
     stream_commit(header, out)  |  stream_prepare(header, out)
 
@@ -28,7 +28,7 @@ to stream, without an opening call.
 ``transactions(run, out, …)`` stands for the first line, repeated.
 
 ``flush(out)`` may come between transactions: emit whatever was held back to make larger messages.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ columns are null but ``_partition``, the partition's oid:
 =======  ===========================================================================================
 ``P``    the partition's rows are gone: it was truncated, detached or dropped
 ``A``    a table was attached that was there before: its rows, if it has any, are not in WAL as the
-         root's. ``_partition`` is null for one of a table that is partitioned itself, and where such
-         a table was detached
+         root's. ``_partition`` is null for one of a table that is partitioned itself, and where
+         such a table was detached
 =======  ===========================================================================================
 
-A partition that is made as one (``CREATE TABLE … PARTITION OF``, or attached in the transaction that
-made it, before that wrote any row) begins empty, and nothing is told of it. ``TRUNCATE`` of the root
-is a ``T`` of the root, with a ``P`` of each partition.
-"""  # noqa: E501
+A partition that is made as one (``CREATE TABLE … PARTITION OF``, or attached in the transaction
+that made it, before that wrote any row) begins empty, and nothing is told of it. ``TRUNCATE`` of
+the root is a ``T`` of the root, with a ``P`` of each partition.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from spillway.errors import NotCaptured, UnknownPublication
 from spillway.pg.client_text import SQL_ASCII, UTF8, text_rules
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import Since
-from spillway.plugins.ddl_event import PREFIX, DdlEvents
+from spillway.plugins.ddl_event import PREFIX, DdlEvents, as_json
 from spillway.plugins.interface import NO_MESSAGE_LIMIT, OutputPlugin
 from spillway.plugins.messages import Notice
 from spillway.plugins.pgoutput_options import PgoutputOptions, StreamingMode, parse_options
@@ -346,9 +346,20 @@ class Pgoutput(OutputPlugin):
 
     # ---- what to publish
 
-    def _ddl_message(self, content: bytes) -> tuple[bytes, bytes]:
+    def _ddl_message(self, content: bytes) -> tuple[bytes, bytes, int | None]:
+        """Return prefix and content of an event's message, and the oid of a table that is to be
+        announced by another schema after it, 0 for all, None for none.
+
+        Up to 15, ALTER SCHEMA RENAME invalidates no table in pgoutput, which goes on with the old
+        name. Who follows DDL has the table by the event's.
+        """
         assert self._header is not None
-        return PREFIX, self._ddl.text(content, self._header)
+        event = self._ddl.event(content, self._header)
+        renamed = None
+        if any(one["change"] == "set_schema" for one in event["changes"]):
+            # Partitions may be published under a partitioned table's name.
+            renamed = 0 if event["after"]["partitioned"] else event["oid"]
+        return PREFIX, as_json(event), renamed
 
     def _filtered(self, header: TransactionHeader) -> bool:
         """PostgreSQL's filter_by_origin callback."""

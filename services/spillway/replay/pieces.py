@@ -3,16 +3,16 @@ together.
 
 A row is up to :data:`PAYLOAD_BYTES_MAX` of changes in the kernels' own form, never a single change:
 
-===========  ==============================================================  =======================
-kind         payload                                                         ``final_lsn``
-===========  ==============================================================  =======================
-RELATION     u32 id, u32 0, descriptor as JSON: what the stretch calls so    0: before all others
-HEADER       u32 n, u32 0, n surviving xids, the header as the log has it    the transaction's commit
-CHUNK        changes of a transaction that is whole in the stretch           the transaction's commit
-PIECE        changes of one that is not, as they were queued                 the transaction's commit
-RUN          many small transactions, as they will lie in the log            the first one's commit
-END          nothing: the stretch was decoded to its end                     2^63 - 1: after all others
-===========  ==============================================================  =======================
+========  ==============================================================  =======================
+kind      payload                                                         ``final_lsn``
+========  ==============================================================  =======================
+RELATION  u32 id, u32 0, descriptor as JSON: what the stretch calls so    0: before all others
+HEADER    u32 n, u32 0, n surviving xids, the header as the log has it    the transaction's commit
+CHUNK     changes of a transaction that is whole in the stretch           the transaction's commit
+PIECE     changes of one that is not, as they were queued                 the transaction's commit
+RUN       many small transactions, as they will lie in the log            the first one's commit
+END       nothing: the stretch was decoded to its end                     2^63 - 1: after all others
+========  ==============================================================  =======================
 
 ``part`` is where a row has to go: the number of the stretch whose commits its transaction belongs
 to. Sorted by (part, final_lsn, kind, stretch, place), rows are transactions in commit order, each
@@ -21,7 +21,7 @@ commit LSN names a transaction for good, an xid does not.
 
 A payload longer than a row may be goes over several; all but the last say so (``more``). Payloads
 are a multiple of eight bytes, as kernels want it.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

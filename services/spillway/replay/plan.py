@@ -3,7 +3,7 @@ where.
 
 ::
 
-    beginning ─────────────┬──────────────┬──────────────┬───────── to          one walk over all WAL
+    beginning ─────────────┬──────────────┬──────────────┬───────── to        one walk over all WAL
         catalog, xids      │ state 1      │ state 2      │ state 3
                            └ who is in progress here, and where it commits
 
@@ -23,7 +23,7 @@ the first stretch begins where this pass does.
 
 Memory: the decoder's. Disk: a state for each stretch, mostly the catalog (3 MB for a fresh
 database).
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ from spillway.plugins.registry import (
 )
 from spillway.receiver.primary import with_database
 from spillway.receiver.table_privileges import check_readable
+from spillway.receiver.table_sizes import table_sizes
 from spillway.service import inventory, slot_options
 from spillway.service.ddl import ddl_changes
 from spillway.service.exports import SnapshotExports
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from spillway.listener_signs import ListenerSigns
     from spillway.plugins.interface import OutputPlugin
     from spillway.receiver.checks import SourceFacts
+    from spillway.receiver.table_sizes import TableSize
     from spillway.service.model import (
         Change,
         ChangePage,
@@ -240,6 +242,13 @@ class Engine:
         """Ask the source whether its role may read *tables*."""
         dsn = with_database(self._sources.get(source).row.dsn, database)
         await self._in_worker(check_readable, dsn, tables)
+
+    async def table_sizes(
+        self, source: str, database: str, tables: Sequence[str]
+    ) -> Mapping[str, TableSize]:
+        """Ask the source how large *tables* are."""
+        dsn = with_database(self._sources.get(source).row.dsn, database)
+        return await self._in_worker(table_sizes, dsn, tables)
 
     async def create_source(
         self, name: str, dsn: str, capture: Mapping[str, object] | None = None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spillway.listener_signs import ListenerSigns
     from spillway.pg.lsn import Lsn
     from spillway.receiver.checks import SourceFacts
+    from spillway.receiver.table_sizes import TableSize
     from spillway.service.model import (
         Change,
         ChangePage,
@@ -132,6 +133,17 @@ class EngineInterface(Protocol):
 
         Raises:
             TableNotReadable: the hint is the SQL that grants what is missing.
+            SourceError: the source can't be asked.
+        """
+        ...
+
+    async def table_sizes(
+        self, source: str, database: str, tables: Sequence[str]
+    ) -> Mapping[str, TableSize]:
+        """Ask the source how large *tables* (``schema.table``) are; those that it does not know,
+        and any beyond the first 1,000, are left out. It takes some seconds at most.
+
+        Raises:
             SourceError: the source can't be asked.
         """
         ...

@@ -177,6 +177,9 @@ def table_infos(
 def _table_info(
     table: RelationDescriptor, capture: CaptureFilter, server_version_num: int
 ) -> TableInfo:
+    # It brings pyarrow, for those who look at tables.
+    from spillway.plugins.arrow_schema import is_text_in_a_lake  # noqa: PLC0415
+
     names = _column_names(table)
     captured = capture.captures(table)
     return TableInfo(
@@ -199,6 +202,7 @@ def _table_info(
                 ),
                 not_null=column.not_null,
                 generated=bool(column.generated),
+                as_text=is_text_in_a_lake(column, table.types, server_version_num),
             )
             for column in table.columns
             if not column.dropped

@@ -212,6 +212,8 @@ class ColumnInfo:
     type: str
     not_null: bool
     generated: bool
+    #: whether a lake has it as text, as PostgreSQL prints it
+    as_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ that is restarted every few minutes would never give anything up. So the moment 
 is a stored fact, in database.json, with how far WAL had been taken in. ::
 
     failed(lsn) ── first of all ──▶ runs ──▶ further failures: it goes on
-                                      │
-                                      └── a checkpoint beyond lsn, or all that is stored is decoded ──▶ stopped, and forgotten
+                                      │ a checkpoint beyond lsn, or all that is stored is decoded
+                                      └──▶ stopped, and forgotten
 
 An attempt that begins at the last snapshot again, and writes another one on its way to the same
 place, has got no further. Time while no service ran counts: nobody decoded then either.
@@ -19,7 +19,7 @@ until a later failure can be: taking note of a failure never fails itself, for w
 be tried again then.
 
 For the decoding thread; ``for_s`` is for any.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

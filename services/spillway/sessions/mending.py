@@ -4,8 +4,8 @@ on.
 ::
 
     log      │ segment │ damaged │ segment │ being written …
-                       a         b                                what commits in [a, b) can't be read
-    WAL   P ──────────D┴─────────┘                                 from the store, before that from the archive
+                       a         b                 what commits in [a, b) can't be read
+    WAL   P ──────────D┴─────────┘                 from the store, before that from the archive
 
 A *base* (``snapshots.py``) is a state as of P with which all that commits from D on is decoded. The
 last one with D at or before a is taken, by a decoder of its own on a thread of its own, into a log
@@ -16,7 +16,7 @@ hole as it was. Where only a later D is to be had, the log begins anew there.
 What can't be decoded again, because WAL or bases are gone or don't fit, is given up with all before
 it, and the log says from where to where; slots that stand there are invalidated (``healing.py``).
 What can't be read, or written, now is tried again and gives nothing up.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -233,6 +233,7 @@ class Mending:
                 spill_dir=self._directory / "spill",
                 start_decoding_at=base.logged,
                 capture=CaptureFilter.parse(self._source.capture),
+                as_of=base.lsn,
             )
             try:
                 if (streaming := self._layout.streaming()) is not None:

@@ -649,7 +649,7 @@ class Session:
             )
             for lsn, path, logged in found:
                 try:
-                    decoder = self._restore(path, logged)
+                    decoder = self._restore(lsn, path, logged)
                 except (CorruptSnapshot, DecodingStateLost) as damage:
                     log.error("%s is of no use, and is removed: %s", path, damage)  # noqa: TRY400
                     path.unlink()
@@ -661,7 +661,7 @@ class Session:
                 self._say("no snapshot reaches back to the log's end: the catalog is read anew")
         return self._bootstrap()
 
-    def _restore(self, path: Path, logged: int | None) -> Decoder:
+    def _restore(self, lsn: int, path: Path, logged: int | None) -> Decoder:
         return Decoder.restore(
             path.read_bytes(),
             version_of_server(self.server_version_num),
@@ -670,6 +670,7 @@ class Session:
             spill_dir=self._layout.spill,
             start_decoding_at=logged,
             capture=self._capture,
+            as_of=lsn,
         )
 
     def _bootstrap(self) -> Decoder:

@@ -6,6 +6,11 @@ durable under its name, or not there. One that carries transactions in progress 
 which several snapshots may share, each up to another byte; such a file goes when no snapshot names
 it any more, whether its transaction has ended or not.
 
+A database in which nothing happens *moves* its state instead of writing it again: the file gets a
+second name, of a later LSN. What is in it was made at an earlier one, so whoever goes on from a
+snapshot or a base takes the LSN of its name. Of fifty databases, one of them busy, most of what the
+others cost were such states.
+
 ``snapshots/<lsn>-<logged>.base`` is an older one that names no files, kept for a transaction log
 that is damaged: with WAL from <lsn> on it gives all that commits from <logged> on again
 (``mending.py``). There is one for each segment of the log, at most :data:`_BASES_MAX`, as long as
@@ -16,6 +21,7 @@ newest its base takes no space.
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.failpoints import failpoint
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
 
 _SNAPSHOTS_MAX: Final = 16
 _BASES_MAX: Final = 16
+#: A state that is moved is written anew after so long: it does not hear that old transactions have
+#: ended, and xids come round.
+_MOVED_S: Final = 3600.0
 
 
 class Base(NamedTuple):
@@ -57,6 +66,9 @@ class Snapshots:
         self._reserve: Final = layout.reserve
         # Names of spill files, by the LSN of the snapshot that needs them.
         self._named: dict[int, frozenset[str]] = {}
+        #: the newest state, if it carries nothing, and when it was written
+        self._newest: Path | None = None
+        self._written_at = 0.0
 
     def prepare(self) -> None:
         """Make the directory, without what a crash left half written."""
@@ -121,6 +133,8 @@ class Snapshots:
             return
         path = self._directory / f"{decoder.position:016X}.snap"
         self._reserve.admit()
+        if not carries and self._moved(decoder, path):
+            return
         state = decoder.carry() if carries else decoder.serialize()
         try:
             replace_file(path, state, at="session.before_snapshot_rename")
@@ -128,6 +142,22 @@ class Snapshots:
             # After an error it may be in place, too, and then it needs its files.
             if carries and path.exists():
                 self._named[decoder.position] = decoder.carried_files
+        self._newest, self._written_at = None if carries else path, time.monotonic()
+
+    def _moved(self, decoder: Decoder, path: Path) -> bool:
+        """Give the newest state the name *path*, durably, if it is as good as one of now."""
+        is_old = time.monotonic() - self._written_at >= _MOVED_S
+        if self._newest is None or self._newest == path or is_old or not decoder.is_as_serialized:
+            return False
+        try:
+            path.hardlink_to(self._newest)
+            sync_directory(self._directory)
+        except OSError:
+            # It was taken away, or the file system has no links. What is wrong with the disk is
+            # met again when the state is written.
+            return False
+        self._newest = path
+        return True
 
     def remove_all(self) -> None:
         """Remove every one; spill files are the next decoder's to remove."""

@@ -7,7 +7,7 @@ float64: exact up to 2**53, 8 PiB of WAL.)
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -466,6 +466,49 @@ class _SubscriptionStates(Collector):
                 ).items()
             ),
         )
+        for name, meaning in (
+            ("rows", "Rows of a lake's current table"),
+            ("files", "Data files of a lake's current table"),
+            ("bytes", "Bytes of those files"),
+            ("deleted_rows", "Rows in those files that are marked as gone"),
+            ("bytes_rewritten", "Bytes of files that merging and compaction have replaced"),
+        ):
+            yield _family(
+                f"spillway_subscription_table_{name}",
+                f"{meaning}, of the {TABLES_MAX} tables that have the most; of the others together "
+                'as table "".',
+                (*labels, "table"),
+                (
+                    ((*where, table), count)
+                    for where, s in found
+                    for (table,), count in _most(_told(s, name)).items()
+                ),
+            )
+        now = datetime.now(UTC)
+        yield _seconds(
+            "spillway_subscription_table_waiting_seconds",
+            "Age of the oldest change that a lake's history has and its current table has not, of "
+            f"the {TABLES_MAX} oldest; absent without one.",
+            (*labels, "table"),
+            (
+                ((*where, table), seconds)
+                for where, s in found
+                for seconds, table in sorted(
+                    (
+                        (max(0.0, (now - t.waiting_since).total_seconds()), t.table)
+                        for t in s.table_states
+                        if t.waiting_since is not None
+                    ),
+                    reverse=True,
+                )[:TABLES_MAX]
+            ),
+        )
+
+
+def _told(subscription: SubscriptionInfo, name: str) -> dict[tuple[str], int]:
+    """Return a count of its tables, of those for which it is known."""
+    found = ((table.table, getattr(table, name)) for table in subscription.table_states)
+    return {(table,): count for table, count in found if count is not None}
 
 
 def _most(counts: Mapping[Which, int]) -> dict[tuple[str, ...], float]:

@@ -23,11 +23,13 @@ _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8884; }
+th, td { vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
-code, pre { font: 13px/1.45 ui-monospace, monospace; } pre { overflow-x: auto; padding: .6rem; background: #8881; }
+code, pre { font: 13px/1.45 ui-monospace, monospace; }
+pre { overflow-x: auto; padding: .6rem; background: #8881; }
 .bad { color: #c22; } .faint { opacity: .65; }
-"""  # noqa: E501
+"""
 
 _SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
@@ -63,18 +65,20 @@ def _contract(document: dict[str, Any]) -> str:
     ]
     for tag, found in by_tag.items():
         parts.append(f'<h2 id="of-{escape(tag)}">{escape(tag.capitalize())}</h2>')
-        parts += [_operation(*one) for one in found]
+        parts += [f"<section>{_operation(*one)}</section>" for one in found]
     parts.append('<h2 id="bodies">Bodies</h2>')
     for name, schema in document["components"]["schemas"].items():
         parts.append(
-            f'<h3 id="{escape(name)}">{escape(name)}</h3>'
-            f'<pre tabindex="0">{escape(json.dumps(schema, indent=2, ensure_ascii=False))}</pre>'
+            f"<details><summary><code>{escape(name)}</code></summary>"
+            f'<pre tabindex="0" id="{escape(name)}">'
+            f"{escape(json.dumps(schema, indent=2, ensure_ascii=False))}</pre></details>"
         )
     return "".join(parts)
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    parts = [f"<h3><code>{method.upper()} {escape(path)}</code></h3>"]
+    called = f'<span class="op {escape(method)}">{method.upper()}</span>'
+    parts = [f"<h3>{called} <code>{escape(path)}</code></h3>"]
     parts.append(f"<p>{escape(operation.get('description', operation['summary']))}</p>")
     if parameters := operation.get("parameters"):
         rows = (

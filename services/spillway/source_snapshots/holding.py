@@ -42,10 +42,11 @@ _STATEMENT_TIMEOUT: Final = "30s"
 #: snapshot.
 _SETTINGS: Final = """
 SELECT pg_catalog.set_config(w.name, w.value, false)
-  FROM (VALUES ('search_path', 'pg_catalog'), ('statement_timeout', %s), ('transaction_timeout', '0'),
-               ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')) w(name, value)
+  FROM (VALUES ('search_path', 'pg_catalog'), ('statement_timeout', %s),
+               ('transaction_timeout', '0'), ('idle_in_transaction_session_timeout', '0'),
+               ('idle_session_timeout', '0')) w(name, value)
   JOIN pg_catalog.pg_settings s ON s.name = w.name
-"""  # noqa: E501
+"""
 #: backend_xid is shown to everybody, state to pg_read_all_stats and the role's own. A client's
 #: backend says that it is active before it commits; an apply worker need not. The order counts: who
 #: prepares a transaction is in the first until it is in the second.

@@ -6,16 +6,22 @@ The address of a lake, the first that may be in either, is a :data:`LakePath`:
 Modules join, list and read either without knowing which it is; what differs is said where it
 matters:
 
-=========================  =============================================  ==========================
-                           a directory                                    a bucket
-=========================  =============================================  ==========================
-a small file is replaced   by a rename, synced (:mod:`.durable_files`)    by one PUT, which is there whole and durable, or not
-directories                made, and synced                               are not there: a prefix that something begins with
-one process at work        ``flock``                                      a lease by conditional PUT (:mod:`.lease`)
-Spark's address            the path                                       ``s3a://bucket/key`` (:func:`spark_address`)
-delta-rs' address          the path                                       ``s3://bucket/key`` and :func:`storage_options`
-Iceberg's address          the path                                       ``s3://bucket/key`` (:func:`stored_path`)
-=========================  =============================================  ==========================
+========================  ===========================================  =============================
+                          a directory                                  a bucket
+========================  ===========================================  =============================
+a small file is replaced  by a rename, synced (:mod:`.durable_files`)  by one PUT, which is there
+                                                                       whole and durable, or not
+directories               made, and synced                             are not there: a prefix that
+                                                                       something begins with
+one process at work       ``flock``                                    a lease by conditional PUT
+                                                                       (:mod:`.lease`)
+Spark's address           the path                                     ``s3a://bucket/key``
+                                                                       (:func:`spark_address`)
+delta-rs' address         the path                                     ``s3://bucket/key`` and
+                                                                       :func:`storage_options`
+Iceberg's address         the path                                     ``s3://bucket/key``
+                                                                       (:func:`stored_path`)
+========================  ===========================================  =============================
 
 How the store is reached is the environment's to say, under the names that AWS's own tools read, so
 that one setting does for all three clients and none is handed a secret: keys are in no option, no
@@ -29,7 +35,7 @@ configuration of Spark's, no checkpoint::
 With an endpoint, buckets are part of the path, not of the host's name. The library is ``obstore``,
 of the same Rust crate as delta-rs' own access; it is imported when an object is first asked for, as
 local lakes do without it.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -118,9 +124,13 @@ class ObjectPath:
             batches = obstore.list(self._store, f"{self.key}/", chunk_size=1)
             return any(batch for batch in batches)
 
+    def is_file(self) -> bool:
+        """Say whether this is an object."""
+        return self.size() is not None
+
     def exists(self) -> bool:
         """Say whether this is an object, or there are objects below it."""
-        return self.size() is not None or self.is_dir()
+        return self.is_file() or self.is_dir()
 
     def size(self) -> int | None:
         """Return the object's bytes; None: there is no such object."""

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from spillway.pg.lsn import Lsn
 from spillway.service.model import ChangeQuery, Position
-from spillway.stream.messages import change_message
+from spillway.stream.messages import change_message, timestamp
+from spillway.stream.parts import moment_of, write_in_parts
 from spillway.stream.status import errors_as_statuses
 from spillway.v1 import changes_pb2 as pb
 from spillway.v1 import changes_pb2_grpc
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from spillway.service.interface import EngineInterface
     from spillway.service.model import ChangePage, FoundChange
 
 SERVICE_NAME: Final = "spillway.v1.ChangeService"
 
 _LIMIT: Final = 100
-#: Bytes after which a part of an answer is sent.
-_PART_BYTES: Final = 256 * 1024
 
 
 class ChangeService(changes_pb2_grpc.ChangeServiceServicer):
@@ -40,8 +34,8 @@ class ChangeService(changes_pb2_grpc.ChangeServiceServicer):
             key=dict(request.key),
             operations=frozenset(request.op),
             xid=request.xid if request.HasField("xid") else None,
-            since=_moment(request, "since"),
-            until=_moment(request, "until"),
+            since=moment_of(request, "since"),
+            until=moment_of(request, "until"),
             from_lsn=Lsn(request.from_lsn) if request.from_lsn else None,
             upto_lsn=Lsn(request.upto_lsn) if request.upto_lsn else None,
             newest_first=request.newest_first,
@@ -49,16 +43,9 @@ class ChangeService(changes_pb2_grpc.ChangeServiceServicer):
             after=Position.parse(request.after) if request.after else None,
         )
         page = await self._engine.find_changes(request.source, request.database, query)
-        part: list[pb.FoundChange] = []
-        size = 0
-        for change in page.changes:
-            message = _found(change)
-            part.append(message)
-            size += message.ByteSize()
-            if size >= _PART_BYTES:
-                await context.write(pb.FindChangesResponse(changes=part))
-                part, size = [], 0
-        await context.write(pb.FindChangesResponse(changes=part, page=_page(page)))
+        await write_in_parts(
+            context, pb.FindChangesResponse, "changes", map(_found, page.changes), page=_page(page)
+        )
 
     @errors_as_statuses
     async def PrintTransaction(self, request: pb.PrintTransactionRequest, context: Any) -> None:
@@ -69,29 +56,9 @@ class ChangeService(changes_pb2_grpc.ChangeServiceServicer):
             request.plugin or "test_decoding",
             dict(request.options),
         )
-        part, size = [], 0
-        for change in changes:
-            part.append(change_message(change))
-            size += len(change.data)
-            if size >= _PART_BYTES:
-                await context.write(pb.PrintTransactionResponse(changes=part))
-                part, size = [], 0
-        await context.write(pb.PrintTransactionResponse(changes=part))
-
-
-def _moment(request: pb.FindChangesRequest, name: str) -> datetime | None:
-    if not request.HasField(name):
-        return None
-    found: datetime = getattr(request, name).ToDatetime(UTC)
-    return found
-
-
-def _timestamp(moment: datetime | None) -> Timestamp | None:
-    if moment is None:
-        return None
-    made = Timestamp()
-    made.FromDatetime(moment)
-    return made
+        await write_in_parts(
+            context, pb.PrintTransactionResponse, "changes", map(change_message, changes)
+        )
 
 
 def _found(change: FoundChange) -> pb.FoundChange:
@@ -104,7 +71,7 @@ def _found(change: FoundChange) -> pb.FoundChange:
         commit_lsn=change.commit_lsn,
         commit_end_lsn=change.commit_end_lsn,
         xid=change.xid,
-        committed_at=_timestamp(change.committed_at),
+        committed_at=timestamp(change.committed_at),
         origin=change.origin,
         columns=[
             pb.ColumnValue(
@@ -129,7 +96,7 @@ def _page(page: ChangePage) -> pb.ChangesPage:
         tables=page.tables,
         looked=pb.LsnRange(from_lsn=page.looked_from_lsn, upto_lsn=page.looked_upto_lsn),
         retained_from_lsn=page.retained_from_lsn,
-        retained_from=_timestamp(page.retained_from),
+        retained_from=timestamp(page.retained_from),
         decoded_lsn=page.decoded_lsn,
         began_earlier=page.began_earlier,
         timed_out=page.timed_out,

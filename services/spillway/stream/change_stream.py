@@ -2,8 +2,11 @@
 
 Two things happen at once in a stream: batches go out, feedback comes in. ::
 
-    engine ──next_batch──▶ sender ──write──▶ client      the sender awaits each write: HTTP/2's window bounds what is
-    engine ◀───confirm──── feedback ◀─read── client      in flight, and one batch is read ahead of it
+    engine ──next_batch──▶ sender ──write──▶ client
+    engine ◀───confirm──── feedback ◀─read── client
+
+The sender awaits each write: HTTP/2's window bounds what is in flight, and one batch is read ahead
+of it.
 
 Either ends the other: an error in one cancels the other, a client that goes away cancels both, and
 in every case leaving ``engine.stream`` frees the slot. So does who ends the session (``ended``),
@@ -12,7 +15,7 @@ is gone without saying so, or stopped, does not answer HTTP/2 pings (see ``serve
 
 A client that closes its side (PostgreSQL's CopyDone) asks for no more than there is: it gets what
 was decoded by then, or what is before the stream's ``upto_lsn``, and the stream ends.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -106,6 +109,11 @@ class Session:
         self._live: LiveConsumer | None = None
         self._heard_at_s = time.monotonic()
         self._sent_at_s = time.monotonic()
+
+    @property
+    def heard_at_s(self) -> float:
+        """When the client last sent something, by the monotonic clock."""
+        return self._heard_at_s
 
     async def run(self) -> None:
         """Serve it."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         SourceInfo,
         TableInfo,
     )
-    from spillway.subscriber.model import SubscriptionInfo, TableState
+    from spillway.subscriber.model import LastBatch, SubscriptionInfo, TableState
     from spillway.subscriber.stats import SubscriptionStats
 
 
@@ -45,13 +45,13 @@ def source_message(source: SourceInfo) -> slots_pb2.Source:
         received_lsn=source.received_lsn or 0,
         flushed_lsn=source.flushed_lsn or 0,
         sessions=[_session_message(session) for session in source.sessions],
-        created_at=_timestamp(source.created_at),
+        created_at=timestamp(source.created_at),
         error=source.error,
         error_code=source.error_code,
         hint=source.hint,
         capture=slots_pb2.Capture(**source.capture),
-        since=_timestamp(source.since),
-        heard_at=_timestamp(source.heard_at),
+        since=timestamp(source.since),
+        heard_at=timestamp(source.heard_at),
     )
 
 
@@ -67,7 +67,7 @@ def _session_message(session: DatabaseSession) -> slots_pb2.DecodingSession:
         error_code=session.error_code,
         hint=session.hint,
         state=session.state,
-        since=_timestamp(session.since),
+        since=timestamp(session.since),
     )
 
 
@@ -97,8 +97,8 @@ def consumer_message(consumer: Consumer) -> slots_pb2.Consumer:
         address=consumer.address,
         client=consumer.client,
         subscription=consumer.subscription,
-        since=_timestamp(consumer.since),
-        last_feedback_at=_timestamp(consumer.last_feedback_at),
+        since=timestamp(consumer.since),
+        last_feedback_at=timestamp(consumer.last_feedback_at),
         sent_lsn=consumer.sent_lsn or 0,
         protocol=consumer.protocol,
         user=consumer.user,
@@ -110,7 +110,7 @@ def decoding_message(decoding: Decoding) -> slots_pb2.Decoding:
     return slots_pb2.Decoding(
         state=decoding.state,
         decoded_lsn=decoding.decoded_lsn or 0,
-        since=_timestamp(decoding.since),
+        since=timestamp(decoding.since),
         error=decoding.error,
         error_code=decoding.error_code,
         hint=decoding.hint,
@@ -127,8 +127,8 @@ def snapshot_message(snapshot: SlotSnapshot) -> slots_pb2.Snapshot:
         method=snapshot.method,
         attempts=snapshot.attempts,
         reason=snapshot.reason,
-        taken_at=_timestamp(snapshot.taken_at),
-        held_until=_timestamp(snapshot.held_until),
+        taken_at=timestamp(snapshot.taken_at),
+        held_until=timestamp(snapshot.held_until),
     )
 
 
@@ -144,7 +144,7 @@ def stats_message(stats: SlotStats) -> slots_pb2.SlotStats:
         stream_bytes=stats.stream_bytes,
         total_txns=stats.total_txns,
         total_bytes=stats.total_bytes,
-        stats_reset=_timestamp(stats.stats_reset),
+        stats_reset=timestamp(stats.stats_reset),
     )
 
 
@@ -213,8 +213,8 @@ def subscription_message(subscription: SubscriptionInfo) -> subscriptions_pb2.Su
         source=subscription.source,
         database=subscription.database,
         slot=subscription.slot,
-        tables=_names(subscription.tables),
-        publications=_names(subscription.publications),
+        tables=names_message(subscription.tables),
+        publications=names_message(subscription.publications),
         enabled=subscription.enabled,
         copy_data=subscription.copy_data,
         origin=subscription.origin,
@@ -234,8 +234,10 @@ def subscription_message(subscription: SubscriptionInfo) -> subscriptions_pb2.Su
         restarts=subscription.restarts,
         pid=subscription.pid,
         table_states=[_table_message(table) for table in subscription.table_states],
-        told_at=_timestamp(subscription.told_at),
-        created_at=_timestamp(subscription.created_at),
+        told_at=timestamp(subscription.told_at),
+        notes=subscription.notes,
+        last_batch=_batch_message(subscription.last_batch),
+        created_at=timestamp(subscription.created_at),
     )
     target: dict[str, Any] = dict(subscription.target)
     message.target.update(target)
@@ -251,11 +253,24 @@ def subscription_stats_message(stats: SubscriptionStats) -> subscriptions_pb2.Su
             for one in found
         ],
         **dict.fromkeys(_STATS_LSNS, lambda text: Lsn.parse(text) if text else 0),
-        **dict.fromkeys(_STATS_TIMES, _timestamp),
+        **dict.fromkeys(_STATS_TIMES, timestamp),
     }
     values = {field.name: getattr(stats, field.name) for field in fields(stats)}
     formed = {name: forms[name](v) if name in forms else v for name, v in values.items()}
     return subscriptions_pb2.SubscriptionStats(**formed)
+
+
+def _batch_message(batch: LastBatch | None) -> subscriptions_pb2.LastBatch | None:
+    if batch is None:
+        return None
+    return subscriptions_pb2.LastBatch(
+        ended_at=timestamp(batch.ended_at),
+        seconds=batch.seconds,
+        changes=batch.changes,
+        tables=batch.tables,
+        from_lsn=batch.from_lsn,
+        to_lsn=batch.to_lsn,
+    )
 
 
 def _table_message(table: TableState) -> subscriptions_pb2.SubscribedTable:
@@ -271,19 +286,30 @@ def _table_message(table: TableState) -> subscriptions_pb2.SubscribedTable:
         changes_per_second=table.changes_per_second,
         bytes_per_second=table.bytes_per_second,
         seconds_left=table.seconds_left,
+        rows=table.rows,
+        files=table.files,
+        bytes=table.bytes,
+        deleted_rows=table.deleted_rows,
+        deleted_share=table.deleted_share,
+        bytes_rewritten=table.bytes_rewritten,
+        figures_at=timestamp(table.figures_at),
+        newest_change_at=timestamp(table.newest_change_at),
+        waiting_since=timestamp(table.waiting_since),
     )
 
 
-def _names(names: Sequence[str] | None) -> subscriptions_pb2.Names | None:
+def names_message(names: Sequence[str] | None) -> subscriptions_pb2.Names | None:
+    """Make Names; None is a field that is not set."""
     return None if names is None else subscriptions_pb2.Names(names=names)
 
 
-def _timestamp(moment: datetime | None) -> Timestamp | None:
+def timestamp(moment: datetime | None) -> Timestamp | None:
+    """Make a Timestamp; None is a field that is not set."""
     if moment is None:
         return None
-    timestamp = Timestamp()
-    timestamp.FromDatetime(moment)
-    return timestamp
+    made = Timestamp()
+    made.FromDatetime(moment)
+    return made
 
 
 _STATS_LSNS: Final = ("received_lsn", "latest_end_lsn", "applied_lsn", "flushed_lsn")
@@ -295,7 +321,7 @@ _ZEROS: Final[dict[PgType, object]] = {
     "name": "", "text": "", "bool": False, "int4": 0, "int8": 0, "oid": 0, "xid": 0, "pg_lsn": 0,
     "float8": 0.0,
 }  # fmt: skip
-_FORMS: Final[dict[PgType, Callable[[Any], Any]]] = {"timestamptz": _timestamp, "jsonb": dict}
+_FORMS: Final[dict[PgType, Callable[[Any], Any]]] = {"timestamptz": timestamp, "jsonb": dict}
 _RECORDS: Final[dict[str, Callable[[Any], Any]]] = {
     "consumer": consumer_message,
     "decoding": decoding_message,

@@ -1,8 +1,9 @@
 """The other side of :mod:`spillway.stream.own_door`: what a subscription's program reads its stream
 with.
 
-As :class:`~spillway.stream.client.ChangeStreamReader`, but without threads: who waits for a batch
-waits for the socket, for as long as it likes.
+As :class:`~spillway.stream.client.ChangeStreamReader`, but who waits for a batch waits for the
+socket, for as long as it likes. One thread says every :data:`ALIVE_S` that the program lives,
+whatever it is busy with: one that is stopped says nothing, and loses its slot.
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ _LENGTH_BYTES: Final = 4
 #: … and what it is
 _HEAD_BYTES: Final = 5
 _MESSAGE: Final = ord("m")
+_PLAIN: Final = ord("p")
 _ERROR: Final = ord("e")
 #: Small frames, many of them, are read at one go.
 _READ_BYTES: Final = 64 * 1024
 #: How long leaving a stream waits for the slot to have taken the last feedback.
 _CLOSE_S: Final = 10.0
+#: How often a program says that it lives: PostgreSQL's wal_receiver_status_interval.
+ALIVE_S: Final = 10.0
+#: A feedback that confirms nothing.
+_ALIVE: Final = change_stream_pb2.StreamRequest(
+    feedback=change_stream_pb2.Feedback()
+).SerializeToString()
 
 
 class OwnStreamReader:
@@ -42,22 +50,32 @@ class OwnStreamReader:
     """
 
     def __init__(
-        self, path: str, start: change_stream_pb2.Start, token: str | None, client: str
+        self,
+        path: str,
+        start: change_stream_pb2.Start,
+        token: str | None,
+        client: str,
+        alive_s: float = ALIVE_S,
     ) -> None:
         self._path = path
         self._buffer = bytearray()
         self._sending = threading.Lock()
         self._flush_lsn = self._stored_lsn = Lsn(0)
         self._ended = self._final = False
+        #: nothing is sent any more
+        self._closed = threading.Event()
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(self._socket, select.POLLOUT)
         self._first: wire.Batch | None = None
         try:
             self._socket.connect(path)
-            hello = json.dumps({"token": token, "client": client}).encode()
+            said = {"token": token, "client": client, "plain": True, "alive_s": alive_s}
+            hello = json.dumps(said).encode()
             # At one go: who is refused for the first finds the answer, not a socket that is closed.
             self._send(hello, change_stream_pb2.StreamRequest(start=start).SerializeToString())
             # The service answers at once, if only with a keepalive, when it has given us the slot.
@@ -71,6 +89,8 @@ class OwnStreamReader:
         except SpillwayError:
             self._shut()
             raise
+        self._alive_s = alive_s
+        threading.Thread(target=self._say_alive, name="own-stream-alive", daemon=True).start()
 
     def __iter__(self) -> Iterator[wire.Batch]:
         return self
@@ -93,7 +113,9 @@ class OwnStreamReader:
             StopIteration: nothing comes any more.
             SpillwayError: as for the next batch.
         """
-        if self._first is not None or self._is_whole() or self._is_readable(timeout_s):
+        if self._first is not None or self._is_whole():
+            return next(self)
+        if self._is_readable(timeout_s) if timeout_s > 0 else self._has_more():
             return next(self)
         return None
 
@@ -136,8 +158,21 @@ class OwnStreamReader:
                 return
             self.take(left_s)
 
+    def _say_alive(self) -> None:
+        while not self._closed.wait(self._alive_s):
+            with self._sending:
+                # A service that reads nothing is waited for by who has something to say, not here.
+                if self._closed.is_set() or not self._room.poll(0):
+                    continue
+                try:
+                    self._socket.sendall(_framed(_ALIVE))
+                except OSError:
+                    # Who reads is told.
+                    return
+
     def _shut(self) -> None:
         self._ended = True
+        self._closed.set()
         with self._sending:
             self._socket.close()
             if self._woken >= 0:
@@ -151,6 +186,7 @@ class OwnStreamReader:
             raise StopIteration
         if self._final:
             # The slot takes what was confirmed before the service ends the stream.
+            self._closed.set()
             self._send(b"")
         try:
             kind, data = self._frame()
@@ -164,6 +200,8 @@ class OwnStreamReader:
         except SpillwayError:
             self._ended = True
             raise
+        if kind == _PLAIN:
+            return wire.decode_plain(data)
         if kind != _MESSAGE:
             self._ended = True
             raise StopIteration
@@ -178,6 +216,18 @@ class OwnStreamReader:
     def _length(self) -> int:
         """Give the next frame's length, as far as it is there."""
         return int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
+
+    def _has_more(self) -> bool:
+        """Take what is there, without waiting; say whether it is something, or the end."""
+        try:
+            data = self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # Whoever reads is told.
+            return True
+        self._buffer += data
+        return not data or self._is_whole()
 
     def _is_readable(self, timeout_s: float) -> bool:
         found = dict(self._poll.poll(max(0.0, timeout_s) * 1000))
@@ -235,9 +285,7 @@ class OwnStreamReader:
 
     def _send(self, *frames: bytes) -> None:
         with self._sending:
-            self._socket.sendall(
-                b"".join(len(data).to_bytes(_LENGTH_BYTES, "little") + data for data in frames)
-            )
+            self._socket.sendall(b"".join(map(_framed, frames)))
 
     def _gone(self, error: OSError) -> NotReady:
         return NotReady(
@@ -250,3 +298,7 @@ class OwnStreamReader:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _framed(data: bytes) -> bytes:
+    return len(data).to_bytes(_LENGTH_BYTES, "little") + data

@@ -8,17 +8,24 @@ decoded a transaction writes it to the socket (:class:`~spillway.delivery.model.
 A frame is a length (u32, little-endian) and so many bytes::
 
     program                                    service
-      hello: JSON {"token", "client"}   ──▶
+      hello: JSON {"token", "client",
+                   "plain", "alive_s"}  ──▶
       StreamRequest: start              ──▶
                                         ◀──   m StreamResponse       the first: the slot is its own
+                                        ◀──   p what has come live   if the hello's "plain" is true;
+                                                                     :func:`.wire.encode_plainly`
       StreamRequest: feedback           ──▶
+      StreamRequest: empty feedback     ──▶                         every alive_s: it lives
       nothing: no more feedback comes   ──▶
                                         ◀──   e JSON {"code", …}     an error, and the end
                                         ◀──   z                      the end
 
 Nobody but the service's user reaches the socket; the token is asked for all the same.
 
-Bound: what a program does not read is a batch and what the socket holds.
+Bounds: what a program does not read is a batch and what the socket holds. A program that is silent
+for the client timeout (SPILLWAY_CLIENT_TIMEOUT, PostgreSQL's wal_sender_timeout) is stopped or
+stuck: it loses its stream and its slot, as gRPC's clients do that answer no ping. A thread of its
+own says that it lives, so that a long statement on the target is no silence.
 """
 
 from __future__ import annotations
@@ -54,6 +61,7 @@ log = logging.getLogger(__name__)
 LENGTH_BYTES: Final = 4
 #: what a frame of the service is, its first byte
 MESSAGE: Final = b"m"
+PLAIN: Final = b"p"
 ERROR: Final = b"e"
 END: Final = b"z"
 _FRAME_BYTES_MAX: Final = 1 << 20
@@ -61,6 +69,16 @@ _FRAME_BYTES_MAX: Final = 1 << 20
 _HELLO_S: Final = 30.0
 #: What may be written and not sent yet before the next batch is waited with.
 _HIGH_WATER_BYTES: Final = 256 * 1024
+#: How often a silent program is looked at within the time that it may be silent.
+_LOOKS: Final = 12
+#: However short that time is, a program may say so often that it lives before it is up.
+_SAYINGS: Final = 3
+#: The longest that a program may take between two of them.
+_ALIVE_S_MAX: Final = 60.0
+
+
+class _Silent(Exception):
+    """A program has not said for too long that it lives."""
 
 
 class OwnDoor:
@@ -70,12 +88,16 @@ class OwnDoor:
         engine: what does the work.
         gate: compares their tokens.
         path: of the socket.
+        client_timeout_s: how long a program may be silent; 0: for ever.
     """
 
-    def __init__(self, engine: EngineInterface, gate: TokenGate, path: Path) -> None:
+    def __init__(
+        self, engine: EngineInterface, gate: TokenGate, path: Path, client_timeout_s: float = 60.0
+    ) -> None:
         self._engine = engine
         self._gate = gate
         self._path = path
+        self._client_timeout_s = client_timeout_s
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
@@ -106,6 +128,11 @@ class OwnDoor:
         except (OSError, asyncio.IncompleteReadError):
             # It is gone.
             return
+        except _Silent as silent:
+            log.warning("%s; its slot is free", silent)
+            # Who reads nothing reads no error either, and would hold what is not sent.
+            writer.transport.abort()
+            return
         except SpillwayError as error:
             if error.http_status >= 500:
                 log.error("own program: %s: %s", error.code, error)  # noqa: TRY400
@@ -130,17 +157,59 @@ class OwnDoor:
             raise InvalidRequest("a program's first frame must be its hello")
         token = hello.get("token")
         self._gate.check(None if token is None else str(token).encode(), None)
-        with calling("unix:", str(hello.get("client") or ""), protocol=OWN_SOCKET):
-            await _OwnSession(self._engine, reader, writer).run()
+        client = str(hello.get("client") or "")
+        timeout_s = self._timeout_s(hello.get("alive_s"))
+        with calling("unix:", client, protocol=OWN_SOCKET):
+            session = _OwnSession(self._engine, reader, writer, plain=bool(hello.get("plain")))
+            if not timeout_s:
+                await session.run()
+                return
+            await _watched(session, client, timeout_s)
+
+    def _timeout_s(self, alive_s: object) -> float:
+        """Return how long a program may be silent that says each *alive_s* that it lives."""
+        if not self._client_timeout_s or not isinstance(alive_s, int | float):
+            return 0.0
+        if not 0 < alive_s <= _ALIVE_S_MAX:
+            hint = f"It must be above 0, and at most {_ALIVE_S_MAX:g}."
+            raise InvalidRequest(f"alive_s is {alive_s:g}", hint=hint)
+        return max(self._client_timeout_s, _SAYINGS * alive_s)
+
+
+async def _watched(session: _OwnSession, client: str, timeout_s: float) -> None:
+    """Serve a program until it ends, or is silent for *timeout_s*.
+
+    What counts is looks, not the clock: a service that was stopped itself has not heard anybody.
+    """
+    running = asyncio.create_task(session.run())
+    try:
+        looks, heard_at_s = 0, session.heard_at_s
+        while not running.done():
+            await asyncio.wait((running,), timeout=timeout_s / _LOOKS)
+            looks = looks + 1 if session.heard_at_s == heard_at_s else 0
+            heard_at_s = session.heard_at_s
+            if looks > _LOOKS and not running.done():
+                told = f"{client or 'a program'} has been silent for {timeout_s:g} s"
+                raise _Silent(f"{told}: it is stopped, or stuck")
+        await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 class _OwnSession(Session):
     """A stream that is given what comes live."""
 
     def __init__(
-        self, engine: EngineInterface, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        engine: EngineInterface,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        plain: bool,
     ) -> None:
         super().__init__(engine, _requests(reader), _Context(writer))
+        self._plain = plain
         self._writer = writer
         self._live = self
 
@@ -157,7 +226,10 @@ class _OwnSession(Session):
         self._wal_end = max(self._wal_end, confirm_lsn)
         first = Lsn(int.from_bytes(messages.lsns[:8], "little"))
         batch = StreamBatch(messages, first, self._wal_end, confirm_lsn)
-        _write(self._writer, MESSAGE, wire.encode_changes(batch))
+        if self._plain:
+            _write(self._writer, PLAIN, wire.encode_plainly(batch))
+        else:
+            _write(self._writer, MESSAGE, wire.encode_changes(batch))
         self._note_sent()
 
 

@@ -12,10 +12,23 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from spillway.errors import AddressUnavailable
-from spillway.stream import change_service, change_stream, slot_service, subscription_service
+from spillway.stream import (
+    alert_service,
+    change_service,
+    change_stream,
+    slot_service,
+    subscription_service,
+    watch_service,
+)
 from spillway.stream.access import AccessCheck
 from spillway.token_gate import TokenGate
-from spillway.v1 import changes_pb2_grpc, slots_pb2_grpc, subscriptions_pb2_grpc
+from spillway.v1 import (
+    alerts_pb2_grpc,
+    changes_pb2_grpc,
+    slots_pb2_grpc,
+    subscriptions_pb2_grpc,
+    watch_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +41,15 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 #: how often a client that watches a service's health has it looked at
 _WATCH_S: Final = 1.0
+#: Services that do their work as long as metadata can be read and written.
+_OF_METADATA: Final = frozenset(
+    {
+        slot_service.SERVICE_NAME,
+        subscription_service.SERVICE_NAME,
+        alert_service.SERVICE_NAME,
+        watch_service.SERVICE_NAME,
+    }
+)
 
 #: Requests are small; 1 MiB as REST's bodies.
 REQUEST_BYTES_MAX: Final = _MIB
@@ -87,6 +109,7 @@ async def create_grpc_server(
     certificate: ServerCertificate | None = None,
     own_socket: Path | None = None,
     client_timeout_s: float = CLIENT_TIMEOUT_S,
+    watched: watch_service.Watched | None = None,
 ) -> Any:
     """Make a grpc.aio.Server that listens on *host* and *port*.
 
@@ -105,6 +128,7 @@ async def create_grpc_server(
             own.
         client_timeout_s: how long a client may leave the server's pings without an answer; 0: for
             ever.
+        watched: what was seen, and who is told of it; None only where nobody asks for it.
 
     Raises:
         AddressUnavailable: the port is taken, or *host* is no address of this machine.
@@ -118,12 +142,18 @@ async def create_grpc_server(
     register = changes_pb2_grpc.add_ChangeServiceServicer_to_server
     register(change_service.ChangeService(engine), server)
     server.add_generic_rpc_handlers((change_stream.ChangeStream(engine).generic_handler(),))
-    names = (
+    names = [
         slot_service.SERVICE_NAME,
         subscription_service.SERVICE_NAME,
         change_service.SERVICE_NAME,
         change_stream.SERVICE_NAME,
-    )
+    ]
+    if watched is not None:
+        register = alerts_pb2_grpc.add_AlertServiceServicer_to_server
+        register(alert_service.AlertService(watched.alerts), server)
+        register = watch_pb2_grpc.add_WatchServiceServicer_to_server
+        register(watch_service.WatchService(engine, subscriptions, watched), server)
+        names += [alert_service.SERVICE_NAME, watch_service.SERVICE_NAME]
     health_pb2_grpc.add_HealthServicer_to_server(_Health(engine), server)
     reflection.enable_server_reflection(
         (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
@@ -201,7 +231,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if service:
             # Who asks for one of gRPC's has come in by gRPC.
             kinds -= {"listener"}
-        if service in (slot_service.SERVICE_NAME, subscription_service.SERVICE_NAME):
+        if service in _OF_METADATA:
             kinds &= {"metadata", "certificate"}
         elif service not in ("", change_stream.SERVICE_NAME, change_service.SERVICE_NAME):
             return None

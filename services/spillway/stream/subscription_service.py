@@ -102,8 +102,8 @@ class SubscriptionService(subscriptions_pb2_grpc.SubscriptionServiceServicer):
     async def DropSubscription(
         self, request: pb.DropSubscriptionRequest, context: Any
     ) -> pb.DropSubscriptionResponse:
-        await self._subscriptions.drop(request.name, keep_slot=request.keep_slot)
-        return pb.DropSubscriptionResponse()
+        notes = await self._subscriptions.drop(request.name, keep_slot=request.keep_slot)
+        return pb.DropSubscriptionResponse(notes=notes)
 
     @errors_as_statuses
     async def EnableSubscription(
@@ -128,6 +128,20 @@ class SubscriptionService(subscriptions_pb2_grpc.SubscriptionServiceServicer):
         self, request: pb.SkipSubscriptionRequest, context: Any
     ) -> pb.Subscription:
         return subscription_message(await self._subscriptions.skip(request.name, Lsn(request.lsn)))
+
+    @errors_as_statuses
+    async def PauseSubscriptionTable(
+        self, request: pb.SubscriptionTableRequest, context: Any
+    ) -> pb.Subscription:
+        paused = await self._subscriptions.pause_table(request.name, request.table)
+        return subscription_message(paused)
+
+    @errors_as_statuses
+    async def ResumeSubscriptionTable(
+        self, request: pb.SubscriptionTableRequest, context: Any
+    ) -> pb.Subscription:
+        resumed = await self._subscriptions.resume_table(request.name, request.table)
+        return subscription_message(resumed)
 
     @errors_as_statuses
     async def GetSubscriptionLog(

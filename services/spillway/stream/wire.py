@@ -6,6 +6,9 @@ is also how protobuf packs repeated fixed32 and fixed64. So encoding is a join a
 slicing; the cost is one copy of the payload, however many messages it holds. A test compares both
 with the standard parser.
 
+:func:`encode_plainly` says the same for the service's own programs, at a tenth of the cost for one
+small transaction: the numbers in fixed places, then the arrays and the payload.
+
 Streams that share their steps send the same bytes: what one has serialised stays with the messages,
 in place of them, for the others. They differ only where positions do, and then the large part is
 copied from there.
@@ -13,6 +16,7 @@ copied from there.
 
 from __future__ import annotations
 
+import struct
 import sys
 import time
 from dataclasses import dataclass
@@ -52,6 +56,11 @@ _HINT: Final = (
     "Open the stream again: what was not confirmed comes again. Is it a service of another release?"
 )
 _CHANGES_TAG: Final = bytes([1 << 3 | _LEN])
+
+#: wal_start, wal_end, send_time, confirm_lsn, number of messages
+_PLAIN: Final = struct.Struct("<QQqQI")
+#: of a message's LSN, length and xid, which stand in that order
+_PLAIN_MESSAGE_BYTES: Final = 16
 
 #: Smaller ones are serialised for each stream: keeping them would cost as much.
 _SHARED_BYTES_MIN: Final = 16 * 1024
@@ -137,6 +146,49 @@ def encode_changes(batch: StreamBatch) -> bytes:
         _share(messages, data)
         messages.serialised = _Serialised(data, *said, send_time)
     return data
+
+
+def encode_plainly(batch: StreamBatch) -> bytes:
+    """Serialise *batch*, which is not the final one, for :func:`decode_plain`."""
+    messages = batch.messages
+    head = _PLAIN.pack(batch.wal_start, batch.wal_end, now_us(), batch.confirm_lsn, messages.count)
+    return b"".join((head, messages.lsns, messages.lengths, messages.xids, messages.payload))
+
+
+def decode_plain(data: bytes, start: int = 0) -> Batch:
+    """Read what :func:`encode_plainly` has written, from *start* on.
+
+    Raises:
+        MalformedMessage: *data* is no such thing.
+    """
+    view = memoryview(data)
+    try:
+        wal_start, wal_end, send_time, confirm_lsn, count = _PLAIN.unpack_from(data, start)
+        lsns = start + _PLAIN.size
+        lengths, xids = lsns + 8 * count, lsns + 12 * count
+        payload = lsns + _PLAIN_MESSAGE_BYTES * count
+        batch = Batch(
+            wal_start=Lsn(wal_start),
+            wal_end=Lsn(wal_end),
+            confirm_lsn=Lsn(confirm_lsn),
+            send_time=send_time,
+            final=False,
+            count=count,
+            payload=view[payload:],
+            lengths=_array(view[lengths:xids], "I"),
+            lsns=_array(view[lsns:lengths], "Q"),
+            xids=_array(view[xids:payload], "I"),
+        )
+        fits = len(batch.xids) == count and total_length(view[lengths:xids]) == len(batch.payload)
+    except (struct.error, ValueError, TypeError) as error:
+        raise MalformedMessage(
+            f"the service sent a malformed message: {error}", hint=_HINT
+        ) from error
+    if not fits:
+        raise MalformedMessage(
+            "the service sent a batch whose arrays do not fit its payload", hint=_HINT
+        )
+    return batch
 
 
 def _share(messages: EncodedBatch, data: bytes) -> None:

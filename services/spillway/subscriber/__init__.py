@@ -2,9 +2,12 @@
 
 ::
 
-    REST · UI ──▶ interface ──▶ subscriptions ──▶ supervisor ──spawns──▶ hold ──exec──▶ the target's program (spillway lake run)
-                                   │  rows in the metadata store │ watches: its end, its status file, its log
-                                   └──▶ engine: slots, publications ◀────── gRPC, as any client ────────┘
+    REST · UI ──▶ interface ──▶ subscriptions ──▶ supervisor ──spawns──▶ hold
+                                  │ rows in the     │ watches: its end,   │ exec
+                                  │ metadata store  │ status file, log    ▼
+                                  │                 └──────────▶ the target's program
+                                  ▼                              (spillway lake run)
+                  engine: slots, publications ◀─── gRPC, as any client ───┘
 
 ``subscriptions`` keeps what is declared and answers for it; a ``supervisor`` a subscription keeps
 one program running; ``hold`` is what the program begins as, and what makes it the only one;
@@ -23,4 +26,4 @@ the boot's id and the run's token are durable in ``run.json``. Its death follows
 service there is nothing to adopt. What is left all the same (a JVM that takes a moment to see that
 its driver is gone) carries the token in its environment and is ended before another run begins. The
 last line of defence is the target's own: a lake is locked by its job.
-"""  # noqa: E501
+"""

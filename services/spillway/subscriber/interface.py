@@ -22,6 +22,9 @@ class SubscriptionInterface(Protocol):
     async def create(self, spec: SubscriptionSpec) -> SubscriptionInfo:
         """Create a subscription, and its slot unless that is there; when it returns both are, and
         its program is started.
+
+        Returns:
+            the subscription, with what :meth:`check` would have returned as its notes.
         """
         ...
 
@@ -71,8 +74,31 @@ class SubscriptionInterface(Protocol):
         """
         ...
 
-    async def drop(self, name: str, *, keep_slot: bool = False) -> None:
-        """Drop a subscription and its slot; the target stays as it is."""
+    async def pause_table(self, name: str, table: str) -> SubscriptionInfo:
+        """Have one table, ``schema.table``, wait while the others go on: what comes for it is kept
+        at the target, and the slot is confirmed.
+
+        Raises:
+            InvalidRequest: it has no such table.
+            Conflict: the table is being copied.
+            UnsupportedFeature: its kind of target can't.
+        """
+        ...
+
+    async def resume_table(self, name: str, table: str) -> SubscriptionInfo:
+        """Have a table that is paused, or was set aside, take in what was kept for it.
+
+        Raises:
+            as :meth:`pause_table`; LakeError: nothing is kept for it.
+        """
+        ...
+
+    async def drop(self, name: str, *, keep_slot: bool = False) -> list[str]:
+        """Drop a subscription and its slot; the target's data stay as they are.
+
+        Return what it could not remove from its target, which does not answer for one, and how that
+        is removed by hand; [] if nothing is left there.
+        """
         ...
 
     async def check_unused(self, source: str) -> None:

@@ -20,17 +20,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from spillway.declarations import spark_settings
+from spillway.declarations import spark_settings, times
 from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
 from spillway.declarations.masks import parse_mask
+from spillway.declarations.tables import is_table, is_table_or_all
 from spillway.errors import InvalidRequest, UnsupportedFeature
 
 #: Says of a value what it must be; "" if it is that.
 Check = Callable[[Any, LakeOption], str]
 
-_DURATION: Final = re.compile(r"[0-9]{1,9}[smhdw]")
 _MEMORY: Final = re.compile(r"[1-9][0-9]{0,6}[kmgKMG]")
-_TABLE: Final = re.compile(r"[^\s=][^=]*\.[^=]*[^\s=]")
 _COLUMN: Final = re.compile(r"[^\s,](?:[^,]*[^\s,])?")
 _NAME: Final = r"[^\s(),](?:[^(),]*[^\s(),])?"
 _PARTITION: Final = re.compile(rf"(?:day|month|year)\((?P<of>{_NAME})\)|(?P<column>{_NAME})")
@@ -77,7 +76,7 @@ def _by_table(is_one: Callable[[list[str]], bool], what: str) -> Check:
     def check(value: Any, option: LakeOption) -> str:  # noqa: ARG001 - as every check
         good = isinstance(value, dict) and all(
             not text(table)
-            and _TABLE.fullmatch(table)
+            and is_table(table)
             and isinstance(texts, list)
             and all(isinstance(one, str) for one in texts)
             and not (texts and text(",".join(texts)))
@@ -108,9 +107,18 @@ def _are_masks(texts: list[str]) -> bool:
 def _tables(value: Any, option: LakeOption) -> str:  # noqa: ARG001 - as every check
     """Check a list of tables, or of the word for all."""
     good = isinstance(value, list) and all(
-        not text(name) and (name == "all" or _TABLE.fullmatch(name)) for name in value
+        not text(name) and is_table_or_all(name) for name in value
     )
     return "" if good else "a list of schema.table, or of all"
+
+
+def _times(value: Any, option: LakeOption) -> str:
+    """Check times by table."""
+    good = isinstance(value, dict) and all(
+        not text(table) and is_table_or_all(table) and times.seconds(time) is not None
+        for table, time in value.items()
+    )
+    return "" if good else f"a time for each schema.table, or for all, such as {option.example}"
 
 
 def _settings(value: Any, option: LakeOption) -> str:
@@ -127,7 +135,7 @@ _CHECKS: Final[Mapping[Kind, Check]] = {
     "choice": lambda value, option: choice(*option.choices)(value),
     "whole number": _number,
     "number": _number,
-    "time": _pattern(_DURATION, "a time"),
+    "time": _pattern(times.TIME, "a time"),
     "size": _pattern(_MEMORY, "a size"),
     "columns": _by_table(_are_columns, "columns"),
     "partitions": _by_table(
@@ -139,6 +147,7 @@ _CHECKS: Final[Mapping[Kind, Check]] = {
         "once,",
     ),
     "tables": _tables,
+    "times": _times,
     "settings": _settings,
 }
 

@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from spillway.declarations.lake_options import LAKE_OPTIONS
+from spillway.declarations.tables import ALL
 from spillway.errors import InvalidRequest, UnsupportedFeature
 from spillway.subscriber.lake_options import (
     arguments,
@@ -26,7 +27,7 @@ from spillway.subscriber.lake_options import (
     insist,
     text,
 )
-from spillway.subscriber.targets import Program, RunPlan, TargetKind
+from spillway.subscriber.targets import Program, RunPlan, TableAction, TargetKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ class LakeTarget(TargetKind):
     """See the module."""
 
     plugin: ClassVar[str] = "arrow"
+    #: Its place may be mounted, or its Java installed, when it is enabled.
+    checks_disabled: ClassVar[bool] = False
 
     def check(self, target: Mapping[str, Any]) -> dict[str, Any]:
         """Return the target with its format; what is null is left out."""
@@ -120,7 +123,7 @@ class LakeTarget(TargetKind):
     def table_of(self, target: Mapping[str, Any], table: str, above: Sequence[str]) -> str:
         """Return the topmost partitioned table that is one in the lake."""
         roots = target.get("partition_root") or ()
-        return next((each for each in reversed(above) if each in roots or "all" in roots), table)
+        return next((each for each in reversed(above) if each in roots or ALL in roots), table)
 
     def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:
         """Return how history is partitioned, which is never written anew, and where Iceberg's
@@ -145,6 +148,22 @@ class LakeTarget(TargetKind):
             return Program(tuple(words))
         words.append("--initial-load")
         return Program(tuple(words), {"SPILLWAY_LAKE_SOURCE_DSN": plan.dsn})
+
+    def check_program(self, plan: RunPlan) -> Program:
+        """Return what looks whether the lake can be filled."""
+        target = plan.target
+        words = [
+            sys.executable, "-m", "spillway.cli", "lake", "check", f"--slot={plan.slot}",
+            f"--path={target['path']}", f"--format={target['format']}", f"--grpc={plan.grpc}",
+        ]  # fmt: skip
+        return Program((*words, *arguments(target)))
+
+    def table_program(self, plan: RunPlan, table: str, action: TableAction) -> Program:
+        """Return the command that sets the table aside, or has it come back, with the job's next
+        batch.
+        """
+        words = [sys.executable, "-m", "spillway.cli", "lake", action.value]
+        return Program((*words, f"--path={plan.target['path']}", f"--table={table}"))
 
 
 def _check_place(table_format: str, path: str, *, in_catalog: bool) -> None:

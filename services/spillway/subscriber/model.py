@@ -68,22 +68,43 @@ class TableState:
 
     #: ``schema.table``
     table: str
-    #: waiting, copying, ready, quarantined
+    #: waiting, copying, ready, quarantined, paused
     state: str
     #: changes that are durable in the target
     changes: int = 0
     #: of its heap, while it is copied and after
     bytes_copied: int | None = None
     bytes_total: int | None = None
-    #: why it is in quarantine, or is not copied yet
+    #: why it is in quarantine or paused, or is not copied yet
     reason: str | None = None
     #: of a PostgreSQL: pg_subscription_rel's, ``i``, ``d``, ``f``, ``s`` or ``r``
     sync_state: str | None = None
     #: of a PostgreSQL: why its changes are written one by one; None when they are not
     written_alone: str | None = None
+    #: of a lake, as its current table was at ``figures_at``; None: not known
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    #: rows in those files that are marked as gone; not in ``rows``
+    deleted_rows: int | None = None
+    #: of files that commits have replaced
+    bytes_rewritten: int | None = None
+    figures_at: datetime | None = None
+    #: of a lake: when the newest change of the table was committed at the source
+    newest_change_at: datetime | None = None
+    #: of a lake: when the oldest change was committed that history has and current has not
+    waiting_since: datetime | None = None
     #: over the last seconds; None while that is not known: no program runs, or one has just begun
     changes_per_second: float | None = None
     bytes_per_second: float | None = None
+
+    @property
+    def deleted_share(self) -> float | None:
+        """Which share of the rows in a lake's files is marked as gone; None when nobody knows."""
+        if self.rows is None or self.deleted_rows is None:
+            return None
+        stored = self.rows + self.deleted_rows
+        return self.deleted_rows / stored if stored else 0.0
 
     @property
     def seconds_left(self) -> float | None:
@@ -94,6 +115,23 @@ class TableState:
             return None
         # The heap's size is a guess of what COPY sends.
         return max(0, self.bytes_total - self.bytes_copied) / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The last batch of a lake that brought changes."""
+
+    #: when it was durable
+    ended_at: datetime
+    #: from its start until then
+    seconds: float
+    changes: int
+    #: that it had changes of
+    tables: int
+    #: its changes committed from here …
+    from_lsn: Lsn
+    #: … until before here
+    to_lsn: Lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +171,9 @@ class SubscriptionInfo:
     stats: Mapping[str, object] = field(default_factory=dict)
     #: that its programs met
     conflicts: ConflictTotals = field(default_factory=ConflictTotals)
+    #: of a lake; None: there was none yet, or nobody knows of it
+    last_batch: LastBatch | None = None
     #: when its program last told of itself: of then tables and stats are; None: never
     told_at: datetime | None = None
+    #: when it is created, what is good to know of its target and in nobody's way; later: none
+    notes: tuple[str, ...] = ()

@@ -165,6 +165,10 @@ class PostgresTarget(TargetKind):
         """Return what removes what the subscription keeps on the target."""
         return _program("forget", plan)
 
+    def left_program(self, plan: RunPlan) -> Program:
+        """Return what prints the SQL of the same."""
+        return _program("forget", plan, "--show")
+
 
 def identity(plan: RunPlan) -> str:
     """Return what tells a subscription from any other that has, or had, its name."""

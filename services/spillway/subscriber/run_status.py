@@ -6,14 +6,20 @@ known is still known when either side has died. ::
 
     {"run": the run's token (SPILLWAY_SUBSCRIPTION_RUN), "begun": true once it follows its slot,
      "changes": durable in the target, of this run and those before it,
-     "tables": {"schema.table": {"state": "waiting" | "copying" | "ready" | "quarantined",
-                                 "changes": n, "bytes_copied": n | null, "bytes_total": n | null, "reason": text | null,
-                                 "sync_state": text | null, "written_alone": text | null}},
+     "tables": {"schema.table": {
+         "state": "waiting" | "copying" | "ready" | "quarantined" | "paused",
+         "changes": n, "bytes_copied": n | null, "bytes_total": n | null, "reason": text | null,
+         "sync_state": text | null, "written_alone": text | null,
+         "rows", "files", "bytes", "deleted_rows", "bytes_rewritten": n | null,
+         "figures_at", "newest_change_at", "waiting_since": time | null}},
+     "last_batch": {
+         "ended_at": time, "seconds": x, "changes": n, "tables": n,
+         "from_lsn": LSN, "to_lsn": LSN} | null,
      "stats": what its kind has beside that, by name,
      "error": {"code", "message", "hint"} | null}
 
 Whatever can't be read counts as nothing said: the program may be of another release.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from spillway.subscriber.model import Failure, TableState
+from spillway.pg.lsn import Lsn
+from spillway.subscriber.model import Failure, LastBatch, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +49,7 @@ class RunStatus:
     begun: bool = False
     changes: int = 0
     tables: tuple[TableState, ...] = ()
+    last_batch: LastBatch | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
     error: Failure | None = None
     #: when it was written
@@ -74,6 +82,7 @@ class RunStatus:
                 begun=bool(value["begun"]),
                 changes=int(value["changes"]),
                 tables=tuple(_table(name, told) for name, told in sorted(value["tables"].items())),
+                last_batch=_batch(value.get("last_batch")),
                 stats=dict(value.get("stats") or {}),
                 error=_failure(value["error"]),
                 told_at=told_at,
@@ -92,7 +101,32 @@ def _table(name: str, told: dict[str, Any]) -> TableState:
         reason=_text(told["reason"]),
         sync_state=_text(told.get("sync_state")),
         written_alone=_text(told.get("written_alone")),
+        rows=_number(told.get("rows")),
+        files=_number(told.get("files")),
+        bytes=_number(told.get("bytes")),
+        deleted_rows=_number(told.get("deleted_rows")),
+        bytes_rewritten=_number(told.get("bytes_rewritten")),
+        figures_at=_time(told.get("figures_at")),
+        newest_change_at=_time(told.get("newest_change_at")),
+        waiting_since=_time(told.get("waiting_since")),
     )
+
+
+def _batch(told: dict[str, Any] | None) -> LastBatch | None:
+    if told is None:
+        return None
+    return LastBatch(
+        ended_at=datetime.fromisoformat(str(told["ended_at"])),
+        seconds=float(told["seconds"]),
+        changes=int(told["changes"]),
+        tables=int(told["tables"]),
+        from_lsn=Lsn.parse(str(told["from_lsn"])),
+        to_lsn=Lsn.parse(str(told["to_lsn"])),
+    )
+
+
+def _time(value: Any) -> datetime | None:
+    return None if value is None else datetime.fromisoformat(str(value))
 
 
 def _number(value: Any) -> int | None:

@@ -24,10 +24,9 @@ as they are stored, looked at each :data:`LOOK_S`. ::
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -44,15 +43,16 @@ from spillway.errors import (
     UnknownConflict,
     UnknownSlot,
     UnknownSubscription,
+    UnsupportedFeature,
 )
 from spillway.service.model import SlotSpec
 from spillway.store.leases import held_by_another
-from spillway.store.rows import ConflictTotals, SubscriptionRow
+from spillway.store.rows import ConflictTotals, EventRow, SubscriptionRow
 from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.selection import check_selection, resolve
 from spillway.subscriber.stats import CONFLICT_KINDS
 from spillway.subscriber.supervisor import Service, Supervisor
-from spillway.subscriber.targets import TargetKind, target_kind
+from spillway.subscriber.targets import TableAction, TargetKind, target_kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -129,7 +129,7 @@ class Subscriptions:
         self._service = None
         if self._keeping is not None:
             self._keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):
                 await self._keeping
             self._keeping = None
         await asyncio.gather(*(s.halt() for s in (*self._supervisors.values(), *self._gone)))
@@ -148,7 +148,7 @@ class Subscriptions:
         """Look at what another process serves, and have programs run, or not, as the rows say."""
         while True:
             # Not wait_for, which may swallow the cancellation that ends this.
-            with contextlib.suppress(TimeoutError):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._taken_over.wait()
             self._taken_over.clear()
@@ -260,12 +260,13 @@ class Subscriptions:
                 made = await self._make_slot(supervisor)
                 await self._resolve(supervisor)
                 await self._check_readable(supervisor.row)
-                await self._check_target(supervisor)
+                looks = spec.enabled or kind.checks_disabled
+                notes = await self._check_target(supervisor) if looks else []
             except BaseException:
                 await self._undo_create(supervisor, drop_slot=made)
                 raise
             self._start(supervisor)
-            return await self._info(supervisor)
+            return replace(await self._info(supervisor), notes=tuple(notes))
 
     async def check(self, spec: SubscriptionSpec) -> list[str]:
         """Look whether it could be created, with its target; nothing is made, no slot either."""
@@ -370,8 +371,47 @@ class Subscriptions:
                 await self._engine.advance(supervisor.row.slot, lsn)
             return await self._info(supervisor)
 
-    async def drop(self, name: str, *, keep_slot: bool = False) -> None:
-        """Drop a subscription, and its slot unless that is to be kept; its target's data stay."""
+    async def pause_table(self, name: str, table: str) -> SubscriptionInfo:
+        return await self._of_table(name, table, TableAction.PAUSE)
+
+    async def resume_table(self, name: str, table: str) -> SubscriptionInfo:
+        return await self._of_table(name, table, TableAction.RESUME)
+
+    async def _of_table(self, name: str, table: str, action: TableAction) -> SubscriptionInfo:
+        """Do something with one table beside the program, which goes on."""
+        async with self._lock(name):
+            supervisor = self._served(name)
+            kind = str(supervisor.row.target.get("kind"))
+            known = {each.table: each for each in supervisor.status.tables}
+            if table not in known:
+                raise InvalidRequest(
+                    f'subscription "{name}" has told of no table {table}',
+                    hint="Name one that it has, as schema.table: "
+                    f"spillway subscription tables {name}",
+                    relation=table,
+                )
+            if action is TableAction.PAUSE and known[table].state in ("waiting", "copying"):
+                raise Conflict(
+                    f"{table} is still being copied",
+                    hint="Pause it when it is ready, or disable the subscription.",
+                    relation=table,
+                )
+            program = None
+            if self._service is not None:
+                plan = supervisor.plan(self._service)
+                program = target_kind(kind).table_program(plan, table, action)
+            if program is None or self._service is None:
+                raise UnsupportedFeature(
+                    f'one table of a subscription of kind "{kind}" can\'t be paused or resumed',
+                    hint="Disable the subscription, whose slot keeps what comes, or alter its "
+                    "tables: one that is left out is copied anew when it is named again.",
+                    relation=table,
+                )
+            await supervisor.run_briefly(self._service, program)
+            return await self._info(supervisor)
+
+    async def drop(self, name: str, *, keep_slot: bool = False) -> list[str]:
+        """Drop a subscription, and its slot unless that is to be kept; see the interface."""
         async with self._lock(name):
             supervisor = self._served(name)
             before = supervisor.row.phase
@@ -379,7 +419,7 @@ class Subscriptions:
             phase = "dropping" if keep_slot else "dropping_all"
             await self._update(supervisor, phase=phase)
             try:
-                await self._finish_drop(supervisor)
+                return await self._finish_drop(supervisor)
             except SpillwayError:
                 # As if nothing had been: the slot is in use, for one.
                 await self._update(supervisor, phase=before)
@@ -479,6 +519,7 @@ class Subscriptions:
             table_states=status.tables,
             stats={**status.stats, **counts},
             conflicts=supervisor.conflicts,
+            last_batch=status.last_batch,
             told_at=status.told_at,
             created_at=row.created_at,
         )
@@ -539,24 +580,43 @@ class Subscriptions:
         program = target_kind(supervisor.row.target.get("kind")).check_program(plan)
         return [] if program is None else await supervisor.run_briefly(self._service, program)
 
-    async def _clear_target(self, supervisor: Supervisor) -> None:
+    async def _clear_target(self, supervisor: Supervisor) -> list[str]:
         """Have what it keeps on its target removed; a target that is gone keeps nobody from being
-        dropped.
+        dropped. Return what is left there then, and how to remove it.
         """
         if self._service is None:
-            return
+            return []
         plan = supervisor.plan(self._service)
-        program = target_kind(supervisor.row.target.get("kind")).drop_program(plan)
+        kind = target_kind(supervisor.row.target.get("kind"))
+        program = kind.drop_program(plan)
         if program is None:
-            return
+            return []
         try:
             await supervisor.run_briefly(self._service, program)
         except SpillwayError as error:
-            log.warning(
-                'subscription "%s" is dropped, and what it kept on its target is left there: %s',
-                supervisor.row.name,
-                error,
-            )
+            notes = [f"What it kept on its target is left there: {error.message}"]
+            if (by_hand := kind.left_program(plan)) is not None:
+                with suppress(SpillwayError):
+                    lines = await supervisor.run_briefly(self._service, by_hand)
+                    notes.append(f"Remove it, in that database: {' '.join(lines)}")
+            return notes
+        return []
+
+    async def _tell_left(self, row: SubscriptionRow, notes: Sequence[str]) -> None:
+        """Write down what is left on a target: whoever dropped it may not be here any more."""
+        log.warning('subscription "%s" is dropped. %s', row.name, " ".join(notes))
+        event = EventRow(
+            kind="action",
+            severity="warn",
+            title=f"What subscription {row.name} kept on its target is left there",
+            detail=" ".join(notes),
+            source=row.source,
+            subscription=row.name,
+        )
+        try:
+            await self._metadata.events.add([event])
+        except SpillwayError as error:
+            log.warning("an event is not stored (%s): %s", event.title, error)
 
     async def _make_slot(self, supervisor: Supervisor) -> bool:
         """Make its slot, or take the one that is there; return whether it was made."""
@@ -744,10 +804,10 @@ class Subscriptions:
             return
         self._forget(supervisor)
 
-    async def _finish_drop(self, supervisor: Supervisor) -> None:
+    async def _finish_drop(self, supervisor: Supervisor) -> list[str]:
         row = supervisor.row
         await supervisor.clear(files=True)
-        await self._clear_target(supervisor)
+        notes = await self._clear_target(supervisor)
         if row.phase == "dropping_all":
             try:
                 await self._engine.drop_slot(row.slot)
@@ -755,6 +815,9 @@ class Subscriptions:
                 log.info('slot "%s" was gone already', row.slot)
         await self._metadata.remove_subscription(row.name, fence=self._fence(row.source))
         self._forget(supervisor)
+        if notes:
+            await self._tell_left(row, notes)
+        return notes
 
     def _forget(self, supervisor: Supervisor) -> None:
         if self._supervisors.get(supervisor.row.name) is supervisor:

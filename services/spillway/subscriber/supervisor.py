@@ -2,11 +2,11 @@
 
 ::
 
-                  ┌───────────── enable ─────────────┐
-    paused ◀──disable── any                          ▼
-                         failed ◀──ends── initializing ──follows its slot──▶ copying ──all copied──▶ streaming
-                           │ after a wait      ▲                                │ ends                  │ ends
-                           └───────────────────┘◀── failed ◀────────────────────┴───────────────────────┘
+       ┌─────── enable ───────┐
+    paused ◀──disable── any   ▼
+        failed ◀──ends── initializing ──follows its slot──▶ copying ──all copied──▶ streaming
+          │ after a wait      ▲                                │ ends                  │ ends
+          └───────────────────┘◀── failed ◀────────────────────┴───────────────────────┘
 
 A subscription that failed stays *failed*, with the reason, until a program follows the slot again:
 who looks sees what is wrong, and not how often it is tried. Waits double up to a minute
@@ -22,7 +22,7 @@ subscription shows what it showed before.
 
 All on the event loop; files and processes are looked at on worker threads. One task a subscription;
 :meth:`Supervisor.halt` ends it, and returns when no process is left.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

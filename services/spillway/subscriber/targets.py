@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -35,6 +36,13 @@ _BUILT_IN: Final = {
     "lake": ("spillway.subscriber.lake_target", "LakeTarget"),
     "postgres": ("spillway.subscriber.postgres_target", "PostgresTarget"),
 }
+
+
+class TableAction(StrEnum):
+    """What can be done with one table of a subscription, while the others go on."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,8 @@ class TargetKind(ABC):
     turns_two_phase_on: ClassVar[bool] = False
     #: whether its program has more to look up at a refresh than which tables there are
     refreshes_more: ClassVar[bool] = False
+    #: whether a target is looked at for a subscription that is made disabled, too
+    checks_disabled: ClassVar[bool] = True
     #: whether several subscriptions may have one place
     shares_places: ClassVar[bool] = False
 
@@ -170,9 +180,26 @@ class TargetKind(ABC):
         """
         return None
 
+    def table_program(
+        self,
+        plan: RunPlan,  # noqa: ARG002 - a kind's that has such
+        table: str,  # noqa: ARG002
+        action: TableAction,  # noqa: ARG002
+    ) -> Program | None:
+        """Say what does that to one table, ``schema.table``, beside the running program; it ends in
+        seconds. None: nothing does.
+        """
+        return None
+
     def drop_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
         """Say what removes what the subscription keeps on its target, but for its data. None:
         nothing does.
+        """
+        return None
+
+    def left_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
+        """Say what prints how that is removed by hand, for a target that can't be reached; it asks
+        nobody. None: nothing does.
         """
         return None
 

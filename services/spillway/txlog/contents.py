@@ -20,11 +20,12 @@ of a block.
 ::
 
     file   := u32 crc32c of the rest | header | block* | entry* | tables as JSON
-    header := u32 format | u64 size of the segment | u64 its last final_lsn | u32 blocks | u32 entries
+    header := u32 format | u64 size of the segment | u64 its last final_lsn | u32 blocks |
+              u32 entries
     block  := u64 first, last final_lsn | i64 first, last commit time | u32 least, greatest xid |
               u64 transactions | u64 bytes of changes | u64 entries
     entry  := u32 table | u32 operations | u64 changes      those of a block side by side
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -22,12 +22,15 @@ but the segment.
                                                         decoded_lsn comes after this; those that do
                                                         began at restart_lsn or later
 
-    transaction header := u32 xid | u16 origin_id | u8 kind | u8 parts | u64 first_lsn | u64 final_lsn | u64 end_lsn
+    transaction header := u32 xid | u16 origin_id | u8 kind | u8 parts
+                          | u64 first_lsn | u64 final_lsn | u64 end_lsn
                           | i64 commit_time | u64 origin_lsn
-                          | when parts & 1: PREPARED | when parts & 2: STREAMED | when parts & 4: ORIGIN
-                          | when parts & 8: INVALIDATED
-    PREPARED := u64 prepare_lsn | u64 prepare_end_lsn | i64 prepare_time | u32 empty | u32 length | gid, zero to 8
-    STREAMED := u64 upto_lsn | u64 first_lsn | u64 last_lsn | u32 number | u32 n | u32 aborted xid[n], zero to 8
+                          | when parts & 1: PREPARED | when parts & 2: STREAMED
+                          | when parts & 4: ORIGIN | when parts & 8: INVALIDATED
+    PREPARED := u64 prepare_lsn | u64 prepare_end_lsn | i64 prepare_time
+                | u32 empty | u32 length | gid, zero to 8
+    STREAMED := u64 upto_lsn | u64 first_lsn | u64 last_lsn
+                | u32 number | u32 n | u32 aborted xid[n], zero to 8
     ORIGIN   := u32 length | u32 0 | name, zero to 8
     INVALIDATED := u64 n | u64 item[n], as an INVALIDATION has them
 
@@ -50,7 +53,7 @@ with each other.
 
 A torn tail (the process or the machine died) shows as a frame that is cut, fails its checksum, or a
 BEGIN without its END; opening the log for writing cuts it off, and decoding writes it again.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

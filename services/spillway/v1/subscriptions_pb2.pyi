@@ -109,8 +109,10 @@ class DropSubscriptionRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., keep_slot: _Optional[bool] = ...) -> None: ...
 
 class DropSubscriptionResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("notes",)
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnableSubscriptionRequest(_message.Message):
     __slots__ = ("name",)
@@ -138,6 +140,14 @@ class SkipSubscriptionRequest(_message.Message):
     lsn: int
     def __init__(self, name: _Optional[str] = ..., lsn: _Optional[int] = ...) -> None: ...
 
+class SubscriptionTableRequest(_message.Message):
+    __slots__ = ("name", "table")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    table: str
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ...) -> None: ...
+
 class GetSubscriptionLogRequest(_message.Message):
     __slots__ = ("name", "lines")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -155,7 +165,7 @@ class SubscriptionLog(_message.Message):
     def __init__(self, name: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("name", "source", "database", "slot", "tables", "publications", "target", "enabled", "copy_data", "origin", "streaming", "two_phase", "options", "state", "error", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts", "pid", "table_states", "created_at", "told_at")
+    __slots__ = ("name", "source", "database", "slot", "tables", "publications", "target", "enabled", "copy_data", "origin", "streaming", "two_phase", "options", "state", "error", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts", "pid", "table_states", "created_at", "told_at", "notes", "last_batch")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +197,8 @@ class Subscription(_message.Message):
     TABLE_STATES_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     TOLD_AT_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_BATCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     database: str
@@ -211,7 +223,25 @@ class Subscription(_message.Message):
     table_states: _containers.RepeatedCompositeFieldContainer[SubscribedTable]
     created_at: _timestamp_pb2.Timestamp
     told_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., slot: _Optional[str] = ..., tables: _Optional[_Union[Names, _Mapping]] = ..., publications: _Optional[_Union[Names, _Mapping]] = ..., target: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., enabled: _Optional[bool] = ..., copy_data: _Optional[bool] = ..., origin: _Optional[str] = ..., streaming: _Optional[str] = ..., two_phase: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[str] = ..., error: _Optional[_Union[SubscriptionFailure, _Mapping]] = ..., confirmed_flush_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., table_states: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    last_batch: LastBatch
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., slot: _Optional[str] = ..., tables: _Optional[_Union[Names, _Mapping]] = ..., publications: _Optional[_Union[Names, _Mapping]] = ..., target: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., enabled: _Optional[bool] = ..., copy_data: _Optional[bool] = ..., origin: _Optional[str] = ..., streaming: _Optional[str] = ..., two_phase: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[str] = ..., error: _Optional[_Union[SubscriptionFailure, _Mapping]] = ..., confirmed_flush_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., table_states: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., last_batch: _Optional[_Union[LastBatch, _Mapping]] = ...) -> None: ...
+
+class LastBatch(_message.Message):
+    __slots__ = ("ended_at", "seconds", "changes", "tables", "from_lsn", "to_lsn")
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    FROM_LSN_FIELD_NUMBER: _ClassVar[int]
+    TO_LSN_FIELD_NUMBER: _ClassVar[int]
+    ended_at: _timestamp_pb2.Timestamp
+    seconds: float
+    changes: int
+    tables: int
+    from_lsn: int
+    to_lsn: int
+    def __init__(self, ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., seconds: _Optional[float] = ..., changes: _Optional[int] = ..., tables: _Optional[int] = ..., from_lsn: _Optional[int] = ..., to_lsn: _Optional[int] = ...) -> None: ...
 
 class SubscriptionFailure(_message.Message):
     __slots__ = ("code", "message", "hint")
@@ -224,7 +254,7 @@ class SubscriptionFailure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class SubscribedTable(_message.Message):
-    __slots__ = ("table", "state", "changes", "bytes_copied", "bytes_total", "reason", "sync_state", "written_alone", "changes_per_second", "bytes_per_second", "seconds_left")
+    __slots__ = ("table", "state", "changes", "bytes_copied", "bytes_total", "reason", "sync_state", "written_alone", "changes_per_second", "bytes_per_second", "seconds_left", "rows", "files", "bytes", "deleted_rows", "deleted_share", "bytes_rewritten", "figures_at", "newest_change_at", "waiting_since")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +266,15 @@ class SubscribedTable(_message.Message):
     CHANGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DELETED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_SHARE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_REWRITTEN_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_AT_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_CHANGE_AT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SINCE_FIELD_NUMBER: _ClassVar[int]
     table: str
     state: str
     changes: int
@@ -247,7 +286,16 @@ class SubscribedTable(_message.Message):
     changes_per_second: float
     bytes_per_second: float
     seconds_left: float
-    def __init__(self, table: _Optional[str] = ..., state: _Optional[str] = ..., changes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., bytes_total: _Optional[int] = ..., reason: _Optional[str] = ..., sync_state: _Optional[str] = ..., written_alone: _Optional[str] = ..., changes_per_second: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., seconds_left: _Optional[float] = ...) -> None: ...
+    rows: int
+    files: int
+    bytes: int
+    deleted_rows: int
+    deleted_share: float
+    bytes_rewritten: int
+    figures_at: _timestamp_pb2.Timestamp
+    newest_change_at: _timestamp_pb2.Timestamp
+    waiting_since: _timestamp_pb2.Timestamp
+    def __init__(self, table: _Optional[str] = ..., state: _Optional[str] = ..., changes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., bytes_total: _Optional[int] = ..., reason: _Optional[str] = ..., sync_state: _Optional[str] = ..., written_alone: _Optional[str] = ..., changes_per_second: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., seconds_left: _Optional[float] = ..., rows: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., deleted_rows: _Optional[int] = ..., deleted_share: _Optional[float] = ..., bytes_rewritten: _Optional[int] = ..., figures_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., newest_change_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waiting_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GetSubscriptionStatsRequest(_message.Message):
     __slots__ = ("name",)

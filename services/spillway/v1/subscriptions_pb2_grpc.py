@@ -79,6 +79,16 @@ class SubscriptionServiceStub:
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SkipSubscriptionRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
                 _registered_method=True)
+        self.PauseSubscriptionTable = channel.unary_unary(
+                '/spillway.v1.SubscriptionService/PauseSubscriptionTable',
+                request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+                _registered_method=True)
+        self.ResumeSubscriptionTable = channel.unary_unary(
+                '/spillway.v1.SubscriptionService/ResumeSubscriptionTable',
+                request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+                _registered_method=True)
         self.GetSubscriptionLog = channel.unary_unary(
                 '/spillway.v1.SubscriptionService/GetSubscriptionLog',
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionLogRequest.SerializeToString,
@@ -159,6 +169,20 @@ class SubscriptionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseSubscriptionTable(self, request, context):
+        """One table of a lake is set aside from the job's next batch on, while the others go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeSubscriptionTable(self, request, context):
+        """One that is paused, or was set aside, comes back with all that was kept for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSubscriptionLog(self, request, context):
         """The end of what its programs printed.
         """
@@ -226,6 +250,16 @@ def add_SubscriptionServiceServicer_to_server(servicer, server):
             'SkipSubscription': grpc.unary_unary_rpc_method_handler(
                     servicer.SkipSubscription,
                     request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SkipSubscriptionRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
+            ),
+            'PauseSubscriptionTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseSubscriptionTable,
+                    request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
+            ),
+            'ResumeSubscriptionTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeSubscriptionTable,
+                    request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
             ),
             'GetSubscriptionLog': grpc.unary_unary_rpc_method_handler(
@@ -486,6 +520,60 @@ class SubscriptionService:
             target,
             '/spillway.v1.SubscriptionService/SkipSubscription',
             spillway_dot_v1_dot_subscriptions__pb2.SkipSubscriptionRequest.SerializeToString,
+            spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseSubscriptionTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SubscriptionService/PauseSubscriptionTable',
+            spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+            spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeSubscriptionTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SubscriptionService/ResumeSubscriptionTable',
+            spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
             spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
             options,
             channel_credentials,

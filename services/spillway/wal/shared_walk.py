@@ -4,7 +4,7 @@
 
     store ── read ──▶ walker ──▶ batches that are kept │ n-3 │ n-2 │ n-1 │ end
                         ▲                                 ▲           ▲     ▲
-                        one reader at a time leads        readers that are behind, and those that wait
+                        one reader at a time leads        readers that are behind, those that wait
 
 A *walk* has a walker and the last batches that it made, at most KEPT_BYTES of them. Each session
 has a :class:`RecordReader`, which goes through those batches at its own pace. Who comes to the end
@@ -57,10 +57,11 @@ unfinished record for each walker.
 
 Who leads and waits for WAL *lends its turn*, if its owner says what is to be done with a batch
 (*live*). What comes then, if it is little, is walked, decoded and handed on by whoever has appended
-it, in the leader's stead, while the leader sleeps on: to wake it would take longer than all of that.
-Whatever can't be done so wakes it: what goes wrong, which is raised where the leader waits; a batch
-that is another's, who is to lead from there on; an owner that says that it has become too much.
-"""  # noqa: E501
+it, in the leader's stead, while the leader sleeps on: to wake it would take longer than all of
+that. Whatever can't be done so wakes it: what goes wrong, which is raised where the leader waits; a
+batch that is another's, who is to lead from there on; an owner that says that it has become too
+much.
+"""
 
 from __future__ import annotations
 

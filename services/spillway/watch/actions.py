@@ -57,6 +57,8 @@ SUBSCRIPTION_ACTIONS: Final[Mapping[str, Action]] = {
     "disable": Action("Subscription {name} was disabled", "subscription"),
     "refresh": Action("Subscription {name} looked for its tables again", "subscription"),
     "skip": Action("Subscription {name} skipped what commits before {lsn}", "subscription"),
+    "pause_table": Action("{table} of subscription {name} was paused", "subscription"),
+    "resume_table": Action("{table} of subscription {name} was resumed", "subscription"),
     "drop": Action("Subscription {name} was dropped", "subscription"),
 }
 USER_ACTIONS: Final[Mapping[str, Action]] = {

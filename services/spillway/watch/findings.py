@@ -103,6 +103,19 @@ class Finding:
     #: since when it is so; None: not known
     since: datetime | None = None
 
+    @property
+    def slot(self) -> str | None:
+        """The slot that it is about; None: it is about something else."""
+        return self._named("/ui/slots/")
+
+    @property
+    def subscription(self) -> str | None:
+        """The subscription that it is about; None: it is about something else."""
+        return self._named("/ui/subscriptions/")
+
+    def _named(self, pages: str) -> str | None:
+        return self.link.removeprefix(pages) if self.link.startswith(pages) else None
+
 
 def findings_of(
     sources: Sequence[SourceView],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spillway.errors import InvalidRequest
 from spillway.watch.ddl_words import words_of
+from spillway.watch.newest_first import page_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from spillway.pg.lsn import Lsn
     from spillway.store.schema_changes import SchemaChangeTable
+    from spillway.watch.newest_first import Page
 
 LIMIT_MAX: Final = 1000
 #: What a subscription may have made of a change.
@@ -80,3 +82,7 @@ class Timeline:
             )
             for row in await self._table.last(limit, **where)
         ]
+
+    async def page(self, limit: int, **where: Any) -> Page[SchemaChange]:
+        """Return a page of changes; as :meth:`last`."""
+        return page_of(await self.last(limit + 1, **where), limit)

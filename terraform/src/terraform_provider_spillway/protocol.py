@@ -11,6 +11,7 @@ in the configuration      that
 not, with a default       the default: removing a line brings it back
 not, computed             unknown for a new object; else as it is, and unknown if something else
                           changes and the attribute is not ``stable``
+write-only                nothing: an apply has the configuration's value beside the plan
 ========================= ==========================================================================
 
 Errors never end a call: an exception would reach users as "transport is closing". Each becomes a
@@ -24,6 +25,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
+from google.protobuf.unknown_fields import UnknownFieldSet
 from tf.gen import tfplugin_pb2 as pb
 from tf.iface import (
     CreateContext,
@@ -49,6 +51,9 @@ log = logging.getLogger(__name__)
 
 #: MessagePack's nil: an object that is not there.
 _NOTHING = pb.DynamicValue(msgpack=b"\xc0")
+#: The field's number in a request that validates, and what says yes in it: field 2.
+_CLIENT_CAPABILITIES = 3
+_WRITE_ONLY_ALLOWED = b"\x10\x01"
 
 
 def _answered(response: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -101,6 +106,18 @@ class Servicer(ProviderServicer):
 
     @_answered(pb.ValidateResourceConfig.Response)
     def ValidateResourceConfig(self, request: Any, context: Any) -> Any:
+        _, fields = self._resource(request.type_name)
+        config = read_dynamic_value(request.config)
+        given = [n for n, f in fields.items() if f.write_only and config.get(n) is not None]
+        if given and not _knows_write_only(request):
+            diags = Diagnostics()
+            diags.add_error(
+                f"{given[0]} needs Terraform 1.11",
+                "This release doesn't know of write-only arguments, and would keep the secret in "
+                "its state. Use Terraform 1.11 or later.",
+                path=[given[0]],
+            )
+            return pb.ValidateResourceConfig.Response(diagnostics=diags.to_pb())
         return super().ValidateResourceConfig(request, context)
 
     @_answered(pb.ValidateDataResourceConfig.Response)
@@ -181,9 +198,14 @@ class Servicer(ProviderServicer):
     @_answered(pb.ApplyResourceChange.Response)
     def ApplyResourceChange(self, request: Any, context: Any) -> Any:
         diags = Diagnostics()
-        resource, _ = self._resource(request.type_name)
+        resource, fields = self._resource(request.type_name)
         prior = read_dynamic_value(request.prior_state)
         planned = read_dynamic_value(request.planned_state)
+        if planned is not None:
+            config = read_dynamic_value(request.config)
+            resource.write_only = {
+                name: config.get(name) for name, field in fields.items() if field.write_only
+            }
         verb = "create" if prior is None else "update" if planned is not None else "destroy"
         what = f"Can't {verb} {resource.label(planned or prior)}"
         # What is in the state should the call fail.
@@ -244,6 +266,16 @@ class Servicer(ProviderServicer):
         return resource, {field.name: field for field in resource.fields}
 
 
+def _knows_write_only(request: Any) -> bool:
+    """Say whether core has write-only arguments: ``client_capabilities``, of protocol 6.8, which
+    ``tf`` 1.2's messages don't have yet.
+    """
+    return any(
+        field.field_number == _CLIENT_CAPABILITIES and _WRITE_ONLY_ALLOWED in field.data
+        for field in UnknownFieldSet(request)
+    )
+
+
 def _planned(
     fields: Mapping[str, Field],
     config: Mapping[str, Any],
@@ -253,7 +285,9 @@ def _planned(
     """Give the planned state, and which attributes change by it; all of a new object's."""
     planned: State = {}
     for name, field in fields.items():
-        if config.get(name) is not None or not field.computed:
+        if field.write_only:
+            planned[name] = None
+        elif config.get(name) is not None or not field.computed:
             planned[name] = proposed.get(name)
         elif field.default is not Unknown:
             planned[name] = field.default

@@ -14,6 +14,7 @@ from tf.schema import Schema
 from tf.types import Number, String, Unknown
 
 from terraform_provider_spillway import checks
+from terraform_provider_spillway.alerts import AlertChannel, AlertRule, FindingsData
 from terraform_provider_spillway.publications import PublicationsData, TablesData
 from terraform_provider_spillway.resource import Connection
 from terraform_provider_spillway.schema import Field, as_number, check_config
@@ -127,8 +128,8 @@ FIELDS: Final = (
 )
 
 DESCRIPTION: Final = (
-    "Sources, slots and subscriptions of [Spillway](../../README.md) as code: PostgreSQL's logical "
-    "decoding outside the server."
+    "Sources, slots, subscriptions and alerts of [Spillway](../../README.md) as code: PostgreSQL's "
+    "logical decoding outside the server."
 )
 
 
@@ -184,7 +185,14 @@ class SpillwayProvider(Provider):
         )
 
     def get_resources(self) -> list[type[Any]]:
-        return [Source, Slot, Subscription]
+        return [Source, Slot, Subscription, AlertChannel, AlertRule]
 
     def get_data_sources(self) -> list[type[Any]]:
-        return [SourceData, SlotData, SubscriptionData, PublicationsData, TablesData]
+        return [
+            SourceData,
+            SlotData,
+            SubscriptionData,
+            PublicationsData,
+            TablesData,
+            FindingsData,
+        ]

@@ -132,7 +132,9 @@ def _notes(field: Field) -> Iterator[str]:
         yield f"Default: `{default}`."
     if field.requires_replace:
         yield "A change replaces it."
-    if field.sensitive:
+    if field.write_only:
+        yield "Write-only: no state has it."
+    elif field.sensitive:
         yield "Sensitive."
 
 

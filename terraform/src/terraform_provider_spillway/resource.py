@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 #: Errors that say that the object itself is gone; any other 404 may come from a wrong endpoint.
-GONE = frozenset({"unknown_source", "unknown_slot", "unknown_subscription"})
+GONE = frozenset(
+    {
+        "unknown_source",
+        "unknown_slot",
+        "unknown_subscription",
+        "unknown_alert_channel",
+        "unknown_alert_rule",
+    }
+)
 
 DELETION_PROTECTION = Field(
     "deletion_protection",
@@ -149,6 +157,9 @@ class _Named:
 class ServiceResource(_Named, Resource):
     """A resource; subclasses say what it is and how the service does it."""
 
+    #: While it is applied: what the configuration has for write-only attributes.
+    write_only: Mapping[str, Any] = {}
+
     def plan(self, ctx: PlanContext, current: State | None, planned: State) -> State:
         """Look at a plan with the service at hand: warn, or refuse what the service would
         refuse.
@@ -178,6 +189,17 @@ class ServiceResource(_Named, Resource):
     def key(self, state: State) -> str:
         """Give the name by which the service knows it."""
         return str(state[self.fields[0].name])
+
+    def remove(self, *path: str, unknown: str, **query: str) -> Any:
+        """Delete what is at *path*, and return the answer; None when it was gone already, which the
+        service says by the code *unknown*.
+        """
+        try:
+            return self.service.delete(*path, **query)
+        except ServiceError as error:
+            if error.code == unknown:
+                return None
+            raise
 
     def read(self, ctx: ReadContext, current: State) -> State | None:
         try:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     Path = tuple[str | tuple[str | int], ...]
 
 
+#: ``write_only = true`` of an attribute (protocol 6.8: field 11), which ``tf`` 1.2's messages don't
+#: have yet. What a message has no name for it keeps and sends all the same.
+_WRITE_ONLY: Final = b"\x58\x01"
+
+
 def as_number(value: float | str) -> float:
     """Read a number: Terraform sends those that no double is equal to, 0.1 for one, as text."""
     return float(value) if isinstance(value, str) else value
@@ -47,6 +52,8 @@ class Field(Attribute):
         computed: whether the provider gives it a value where the configuration has none.
         default: that value, where it is known beforehand.
         sensitive: whether it is never shown.
+        write_only: whether it is in no state and no plan: an apply alone gets it, of Terraform 1.11
+            or later. It is sensitive.
         replaces: whether a change makes another object of it; or says so of the values before and
             after.
         stable: of a computed one: an update doesn't change it.
@@ -66,6 +73,7 @@ class Field(Attribute):
         computed: bool = False,
         default: Any = Unknown,
         sensitive: bool = False,
+        write_only: bool = False,
         replaces: bool | Callable[[Any, Any], bool] = False,
         stable: bool = False,
         checks: Sequence[Check] = (),
@@ -79,15 +87,22 @@ class Field(Attribute):
             required=required,
             optional=optional,
             computed=computed or default is not Unknown,
-            sensitive=sensitive,
+            sensitive=sensitive or write_only,
             requires_replace=replaces is True,
             default=default,
         )
         self._replaces = replaces
         self.stable = stable
+        self.write_only = write_only
         self.values = tuple(values)
         self._checks = tuple(checks)
         self._normal = normal
+
+    def to_pb(self) -> pb.Schema.Attribute:
+        attribute = super().to_pb()
+        if self.write_only:
+            attribute.MergeFromString(_WRITE_ONLY)
+        return attribute
 
     def problems(self, value: Any, path: Path) -> Iterator[tuple[Path, str]]:
         """Give what is wrong with *value*, and where; nothing of a value that is not known yet."""

@@ -103,11 +103,14 @@ class ServiceClient:
     def post(self, *path: str, json: Any = None) -> Any:
         return self._call("POST", path, json=json)
 
+    def put(self, *path: str, json: Any) -> Any:
+        return self._call("PUT", path, json=json)
+
     def patch(self, *path: str, json: Any) -> Any:
         return self._call("PATCH", path, json=json)
 
-    def delete(self, *path: str, **params: str) -> None:
-        self._call("DELETE", path, params=params)
+    def delete(self, *path: str, **params: str) -> Any:
+        return self._call("DELETE", path, params=params)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not past an interrupt.

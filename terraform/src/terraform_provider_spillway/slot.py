@@ -201,11 +201,7 @@ class Slot(ServiceResource):
         return view
 
     def delete(self, ctx: DeleteContext, current: State) -> None:
-        try:
-            self.service.delete("slots", current["slot_name"])
-        except ServiceError as error:
-            if error.code != "unknown_slot":
-                raise
+        self.remove("slots", current["slot_name"], unknown="unknown_slot")
 
     def fetch(self, diags: Diagnostics, current: State) -> State:
         view = self.service.get("slots", current["slot_name"])

@@ -208,11 +208,7 @@ class Source(ServiceResource):
         return state
 
     def delete(self, ctx: DeleteContext, current: State) -> None:
-        try:
-            self.service.delete("sources", current["name"])
-        except ServiceError as error:
-            if error.code != "unknown_source":
-                raise
+        self.remove("sources", current["name"], unknown="unknown_source")
 
     def fetch(self, diags: Diagnostics, current: State) -> State:
         view = self.service.get("sources", current["name"])

@@ -345,6 +345,11 @@ class Subscription(ServiceResource):
         body["target"] = _as_sent(planned["target"])
         body["options"] = planned["options"] or {}
         view = self.service.post("subscriptions", json=body)
+        if notes := view.get("notes"):
+            ctx.diagnostics.add_warning(
+                f'Subscription "{view["name"]}" is made; of its target it is good to know',
+                "\n\n".join(notes),
+            )
         state = self._state(planned, view)
         try:
             return self._wait(state, view["restarts"])
@@ -374,11 +379,15 @@ class Subscription(ServiceResource):
 
     def delete(self, ctx: DeleteContext, current: State) -> None:
         keep = "true" if current["keep_slot"] else "false"
-        try:
-            self.service.delete("subscriptions", current["name"], keep_slot=keep)
-        except ServiceError as error:
-            if error.code != "unknown_subscription":
-                raise
+        dropped = self.remove(
+            "subscriptions", current["name"], unknown="unknown_subscription", keep_slot=keep
+        )
+        # A service of an earlier release answers nothing.
+        if dropped and dropped["notes"]:
+            ctx.diagnostics.add_warning(
+                f'Subscription "{current["name"]}" is dropped, and not all of it is gone',
+                "\n\n".join(dropped["notes"]),
+            )
 
     def fetch(self, diags: Diagnostics, current: State) -> State:
         view = self.service.get("subscriptions", current["name"])
@@ -499,7 +508,7 @@ class SubscriptionData(ServiceData):
                 Field(
                     "state",
                     String(),
-                    "`waiting`, `copying`, `ready`, `quarantined`.",
+                    "`waiting`, `copying`, `ready`, `quarantined`, `paused`.",
                     computed=True,
                 ),
                 Field("changes", Number(), "Durable in the target.", computed=True),

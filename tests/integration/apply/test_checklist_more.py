@@ -8,6 +8,8 @@ The numbers are those of its tests; docs/reference/apply-checklist.md says what 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from harness.cluster import Database
 from harness.postgresql_subscription import wait_until
 from harness.remedies import command
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 _MAJOR_OF_DISABLING = 15
 _MAJOR_OF_OWNERS = 16
 _MAJOR_OF_GENERATED = 18
+_MAJOR_OF_CONFLICTS = 18
 _TABLES = """
 CREATE TABLE c007_first (a int PRIMARY KEY);
 CREATE TABLE c007_second (a int PRIMARY KEY);
@@ -300,3 +304,98 @@ def test_005_encodings(more: SideBySide) -> None:
             more.service.call("DELETE", f"/subscriptions/{database}")
             cluster.drop_database(database)
         cluster.drop_database(name)
+
+
+#: Columns of the views that tell one of PostgreSQL's workers from the others; ours is one program,
+#: which has no number in a catalog and whose counts nobody resets.
+_OF_WORKERS = {"subid", "relid", "leader_pid", "worker_type", "stats_reset"}
+#: A change of each kind of conflict that stops nobody, with what the targets did before it.
+_CONFLICTS = """
+INSERT INTO c026_met SELECT n, 'v' FROM generate_series(1, 9) n
+""", """
+DELETE FROM c026_met WHERE a <= 3; UPDATE c026_met SET b = 'mine' WHERE a BETWEEN 4 AND 6
+""", """
+UPDATE c026_met SET b = 'w' WHERE a IN (1, 2, 4); DELETE FROM c026_met WHERE a IN (3, 5, 6)
+"""  # fmt: skip
+
+
+def test_026_each_column_of_the_views(more: SideBySide) -> None:
+    """Of pg_stat_subscription and pg_stat_subscription_stats: by name, and what they say."""
+    more.everywhere("CREATE TABLE c026_met (a int PRIMARY KEY, b text)")
+    more.source.execute("CREATE PUBLICATION met FOR TABLE c026_met, marker")
+    more.both("TRUNCATE marker")
+    # By one subscription alone: markers of two would be in each other's way.
+    more.unsubscribe("more")
+    more.subscribe("met", "met")
+    before, on_targets, after = _CONFLICTS
+    more.source.execute(before)
+    more.caught_up()
+    more.both(on_targets)
+    for change in after.split(";"):
+        more.source.execute(change)
+    end = Lsn.parse(more.source.value("SELECT pg_current_wal_lsn()::text"))
+    more.caught_up()
+    more.rows("SELECT * FROM c026_met")
+
+    columns = {
+        name
+        for (name,) in more.stock.query(
+            # The second one is there from 15 on.
+            "SELECT attname FROM pg_attribute WHERE attnum > 0 AND attrelid IN"
+            " (to_regclass('pg_stat_subscription'), to_regclass('pg_stat_subscription_stats'))"
+        )
+    }
+    compared = columns - _OF_WORKERS
+
+    def stock() -> dict[str, Any]:
+        """What the server says of its leader."""
+        row = more.stock.value(
+            "SELECT to_jsonb(s) || to_jsonb(n) FROM pg_stat_subscription s"
+            " JOIN pg_stat_subscription_stats n USING (subid)"
+            " WHERE s.subname = 'met' AND s.relid IS NULL"
+            if "apply_error_count" in columns
+            else "SELECT to_jsonb(s) FROM pg_stat_subscription s"
+            " WHERE s.subname = 'met' AND s.relid IS NULL"
+        )
+        assert set(row) == columns
+        return {name: row[name] for name in compared}
+
+    def ours() -> dict[str, Any]:
+        told = more.service.call("GET", "/subscriptions/met/stats")
+        assert compared <= set(told)
+        return {name: told[name] for name in compared}
+
+    counts = [name for name in sorted(compared) if name.endswith("_count") or "confl_" in name]
+
+    met = {}
+    if more.major >= _MAJOR_OF_CONFLICTS:
+        met = {
+            "confl_update_missing": 2, "confl_update_origin_differs": 1,
+            "confl_delete_missing": 1, "confl_delete_origin_differs": 2,
+        }  # fmt: skip
+
+    def counted() -> bool:
+        # Both tell their counts some time after the rows: that they are equal may be two noughts.
+        told = {name: number for name, number in ours().items() if "confl_" in name and number}
+        return told == met and [stock()[n] for n in counts] == [ours()[n] for n in counts]
+
+    wait_until("both count the same", counted, lambda: f"{stock()}\n{ours()}\n{more.told()}")
+    for told in (stock, ours):
+        for name in ("received_lsn", "latest_end_lsn"):
+            wait_until(
+                f"{told.__name__}: {name}",
+                # Until a program's first status, which comes each second, nothing is known.
+                lambda t=told, n=name: Lsn.parse(t()[n] or "0/0") >= end,  # type: ignore[misc]
+                more.told,
+            )
+        found = told()
+        assert found["subname"] == "met"
+        assert Path(f"/proc/{found['pid']}").exists()
+        sent, received, latest = (
+            datetime.fromisoformat(found[name])
+            for name in ("last_msg_send_time", "last_msg_receipt_time", "latest_end_time")
+        )
+        now = datetime.now(UTC)
+        assert now - timedelta(minutes=1) < sent <= received <= now
+        assert now - timedelta(minutes=1) < latest <= now
+    more.unsubscribe("met")

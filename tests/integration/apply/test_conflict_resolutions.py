@@ -145,6 +145,42 @@ def test_the_last_update_wins(ours: Ours, remote_is_later: bool) -> None:
     assert ours.rows("c") == expected
 
 
+#: One statement each of the target's, whose rows then are in the way of the source's.
+IN_THE_WAY = {
+    "multiple_unique_conflicts": (
+        ("INSERT INTO c VALUES (1, 1, 'local')", "INSERT INTO c VALUES (2, 2, 'local')"),
+        "INSERT INTO c VALUES (1, 2, 'remote')",
+    ),
+    "update_exists": (
+        ("INSERT INTO c VALUES (8, 8, 'local')", "INSERT INTO c VALUES (2, 2, 'local')"),
+        "UPDATE c SET u = 2, v = 'remote' WHERE id = 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IN_THE_WAY)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_the_last_update_wins_over_rows_in_the_way(ours: Ours, kind: str, after: int) -> None:
+    """The source commits *after* so many of the target's: the newest of those in the way counts."""
+    rule(ours, {kind: "last_update_wins"})
+    both(ours, "INSERT INTO c VALUES (9, 9, 'x')")
+    local, remote = IN_THE_WAY[kind]
+    turns = [(ours.database, statement) for statement in local]
+    turns.insert(after, (ours.source.database, remote))
+    for database, statement in turns:
+        database.execute(statement)
+    before = ours.rows("c")
+    ours.take()
+    wins = "apply_remote" if after == len(local) else "keep_local"
+    assert ours.heard.resolved == [(kind, wins)]
+    assert [one.why for one in ours.heard.conflicts] == ["last_update_wins"]
+    kept = [row for row in before if row[0] == 8]
+    expected = before if wins == "keep_local" else kept + ours.source.database.query(
+        "SELECT * FROM c"
+    )  # fmt: skip
+    assert ours.rows("c") == sorted(expected)
+
+
 def test_the_local_row_is_kept(ours: Ours) -> None:
     both(ours, "INSERT INTO c VALUES (1, 1, 'x'), (2, 2, 'x')")
     rule(ours, {"update_origin_differs": "keep_local", "delete_origin_differs": "keep_local"})
@@ -287,6 +323,21 @@ def test_columns_are_merged(ours: Ours) -> None:
     ours.take()
     assert ours.rows("m") == [(1, "remote", "local")]
     assert ours.heard.resolved == [("update_origin_differs", "merge")]
+    # What the target changed stays when the row is the source's own again, too: by statements, and
+    # by the look at each row that a conflict brings about. What both changed is the source's.
+    ours.source.database.execute("UPDATE m SET a = 'again'; UPDATE m SET a = NULL")
+    ours.take()
+    assert ours.rows("m") == [(1, None, "local")]
+    ours.source.database.execute("UPDATE m SET a = 'with'; DELETE FROM c; UPDATE m SET a = a")
+    ours.database.execute("DELETE FROM c")
+    ours.take()
+    assert ours.rows("m") == [(1, "with", "local")]
+    assert ours.heard.resolved[1:] == [("delete_missing", "skip")]
+    ours.source.database.execute("UPDATE m SET b = 'both', id = 2")
+    ours.take()
+    assert ours.rows("m") == [(2, "with", "both")]
+    ours.source.database.execute("INSERT INTO c VALUES (1, 1, 'x')")
+    ours.take()
     # Without whole old rows it can't be done; the hint says what helps.
     ours.database.execute("UPDATE c SET u = 5")
     ours.source.database.execute("UPDATE c SET v = 'remote'")

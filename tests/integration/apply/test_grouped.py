@@ -15,6 +15,7 @@ from psycopg.errors import UniqueViolation
 
 from harness.cluster import Cluster
 from harness.exact_apply import Ours, Source, settings
+from harness.postgresql_subscription import wait_until
 from harness.tiers import deep, majors_by_tier
 from spillway._kernels.apply.change_group import ChangeGroup
 from spillway.apply.grouped.writer import GroupedWriter
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
     from harness.cluster import Database
     from spillway.apply.changes import SourceRelation
+
+_AT_WORK = """
+SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+   AND backend_type = 'client backend'
+"""
 
 
 @pytest.fixture(scope="module", params=majors_by_tier([14, 15, 16, 17, 18]))
@@ -47,6 +53,8 @@ def grouped(source: Source) -> Iterator[Grouped]:
     made = Grouped(Ours.make(source))
     yield made
     made.session.close()
+    # The backend has the origin until it has ended, and that is after the session is closed.
+    wait_until("the session has ended", lambda: not made.database.query(_AT_WORK))
     for (name,) in made.database.query(
         "SELECT roname FROM pg_replication_origin WHERE roname LIKE %s",
         [f"spillway_{made.database.name}_%"],
@@ -113,7 +121,8 @@ class Grouped:
 TYPES = (
     "CREATE EXTENSION hstore SCHEMA public; CREATE EXTENSION citext SCHEMA public",
     (
-        "CREATE TYPE mood AS ENUM ('sad', 'so, so \"quoted\"'); CREATE TYPE pair AS (a int, b text);"  # noqa: E501
+        "CREATE TYPE mood AS ENUM ('sad', 'so, so \"quoted\"');"
+        " CREATE TYPE pair AS (a int, b text);"
         " CREATE DOMAIN short AS text CHECK (length(VALUE) < 50); CREATE DOMAIN ints AS int[]"
     ),
     (
@@ -128,27 +137,30 @@ TYPES = (
 )
 VALUES = (
     (
-        "1, 32767, 9223372036854775807, true, 'NaN', '-Infinity', 1.5, 'NaN', 'a', 'b', 'c', 'd', 'e',"  # noqa: E501
-        " '\\x00ff', '101', '', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\": [1, null]}',"
-        " '{\"a\": \"\\\\\\\\ \\\"\"}', '<a b=\"c\">x</a>', '2026-02-28', '23:59:59.999999', '01:02+03:30',"  # noqa: E501
-        " '1999-12-31 23:59:59.5', '2026-07-01 00:00+02', '1 mon -2 days 03:04', '10.0.0.0/8',"
-        " '08:00:2b:01:02:03', '(1,2)', '(1,2),(3,4)', '[1,5)', '{1,NULL,3}', '{\"a\\\"\",\"\\\\\\\\\",NULL,\"NULL\",\"\"}',"  # noqa: E501
-        " '{{1,2},{3,4}}', '{(1,2),(0,0);(3,3),(1,1)}', 'sad', '(1,\"a \\\"b\\\"\")', '{\"(1,x)\",NULL}', 'ok',"  # noqa: E501
-        " '{1,2}', 'a=>1,\"b c\"=>NULL', 'CiText', '1 2 3', '12.34', 'fat:2 cat', '77', '{sad,NULL}'"  # noqa: E501
+        "1, 32767, 9223372036854775807, true, 'NaN', '-Infinity', 1.5, 'NaN', 'a', 'b', 'c', 'd',"
+        " 'e', '\\x00ff', '101', '', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\": [1, null]}',"
+        " '{\"a\": \"\\\\\\\\ \\\"\"}', '<a b=\"c\">x</a>', '2026-02-28', '23:59:59.999999',"
+        " '01:02+03:30', '1999-12-31 23:59:59.5', '2026-07-01 00:00+02', '1 mon -2 days 03:04',"
+        " '10.0.0.0/8', '08:00:2b:01:02:03', '(1,2)', '(1,2),(3,4)', '[1,5)', '{1,NULL,3}',"
+        ' \'{"a\\"","\\\\\\\\",NULL,"NULL",""}\', \'{{1,2},{3,4}}\','
+        " '{(1,2),(0,0);(3,3),(1,1)}', 'sad', '(1,\"a \\\"b\\\"\")', '{\"(1,x)\",NULL}', 'ok',"
+        " '{1,2}', 'a=>1,\"b c\"=>NULL', 'CiText', '1 2 3', '12.34', 'fat:2 cat', '77',"
+        " '{sad,NULL}'"
     ),
     (
-        "2, -32768, -9223372036854775808, false, '1e-40', '1e308', -0.0005, '1e100', E'\\\\ \" '' \\t\\n\\r ü {}',"  # noqa: E501
-        " '', '', '', '', '', '000', '1', '00000000-0000-0000-0000-000000000000', ' 1 ', 'null', '',"  # noqa: E501
-        " '0044-03-15 BC', '24:00:00', '00:00-15:59:59', 'infinity', '-infinity', '-1 years', '::1/128',"  # noqa: E501
-        " '00:00:00:00:00:00', '(NaN,0)', '(0,0),(0,0)', 'empty', '{}', '{}', '{}', '{}',"
-        " 'so, so \"quoted\"', '(,)', '{}', '', '{}', '', '', '', '-1', '', '0', '{}'"
+        "2, -32768, -9223372036854775808, false, '1e-40', '1e308', -0.0005, '1e100',"
+        " E'\\\\ \" '' \\t\\n\\r ü {}', '', '', '', '', '', '000', '1',"
+        " '00000000-0000-0000-0000-000000000000', ' 1 ', 'null', '', '0044-03-15 BC', '24:00:00',"
+        " '00:00-15:59:59', 'infinity', '-infinity', '-1 years', '::1/128', '00:00:00:00:00:00',"
+        " '(NaN,0)', '(0,0),(0,0)', 'empty', '{}', '{}', '{}', '{}', 'so, so \"quoted\"', '(,)',"
+        " '{}', '', '{}', '', '', '', '-1', '', '0', '{}'"
     ),
     (
-        "3, 0, 0, NULL, '-0', '0', 0, '-12345678901234567890.000', '\\N', 'NULL', E'\\\\', E'\\\\', '\"',"  # noqa: E501
-        " '\\x5c', '111', '0101', NULL, '\"\\u00e9\"', '[]', 'a<b/>c', 'infinity', '00:00', NULL,"
-        " '0001-01-01 00:00:00', '0099-06-06 12:00:00+00', '00:00:00.000001', NULL, NULL, NULL, NULL, '(,)',"  # noqa: E501
-        " '[0:1]={7,8}', '{{a,b}}', NULL, NULL, NULL, '(5,)', NULL, NULL, '{NULL}', NULL, 'é', NULL, NULL,"  # noqa: E501
-        " NULL, NULL, NULL"
+        "3, 0, 0, NULL, '-0', '0', 0, '-12345678901234567890.000', '\\N', 'NULL', E'\\\\',"
+        " E'\\\\', '\"', '\\x5c', '111', '0101', NULL, '\"\\u00e9\"', '[]', 'a<b/>c', 'infinity',"
+        " '00:00', NULL, '0001-01-01 00:00:00', '0099-06-06 12:00:00+00', '00:00:00.000001', NULL,"
+        " NULL, NULL, NULL, '(,)', '[0:1]={7,8}', '{{a,b}}', NULL, NULL, NULL, '(5,)', NULL, NULL,"
+        " '{NULL}', NULL, 'é', NULL, NULL, NULL, NULL, NULL"
     ),
 )
 
@@ -204,7 +216,8 @@ def test_keys_of_many_types(grouped: Grouped) -> None:
         grouped.on_both(f"CREATE TABLE {table} (k {kind}, o bool, v text, PRIMARY KEY (o, k))")
         grouped.on_both(f"CREATE INDEX ON {table} (v)")
         source.execute(
-            f"INSERT INTO {table} SELECT {key.format(n='n')}, true, 'x' FROM generate_series(1, 9) n"  # noqa: E501
+            f"INSERT INTO {table} SELECT {key.format(n='n')}, true, 'x'"
+            " FROM generate_series(1, 9) n"
         )
     assert grouped.take() == [True], grouped.why
     for table, (_, key) in KEYS.items():
@@ -247,7 +260,10 @@ def _statement(draw: random.Random) -> str:
             f"UPDATE a SET t = 'y{m}' WHERE id = {n}",
             f"DELETE FROM a WHERE id = {n}",
             f"UPDATE a SET id = {m + 20} WHERE id = {n}",
-            f"UPDATE a SET id = {n} WHERE id = {m + 20} AND NOT EXISTS (SELECT FROM a WHERE id = {n})",  # noqa: E501
+            (
+                f"UPDATE a SET id = {n} WHERE id = {m + 20}"
+                f" AND NOT EXISTS (SELECT FROM a WHERE id = {n})"
+            ),
             f"INSERT INTO b VALUES ({n}, {m}, 0) ON CONFLICT DO NOTHING",
             f"UPDATE b SET u = {m} WHERE id = {n} AND NOT EXISTS (SELECT FROM b WHERE u = {m})",
             f"UPDATE b SET v = v + 1 WHERE id >= {n}",
@@ -256,11 +272,17 @@ def _statement(draw: random.Random) -> str:
             f"UPDATE c SET v = 'w{m}' WHERE x = {n}",
             f"UPDATE c SET x = x + 100 WHERE x = {n}",
             f"DELETE FROM c WHERE x = {n} AND y = 'k{m % 3}'",
-            f"INSERT INTO d VALUES ({n}, 0, {_BIG.format(n)}, {_BIG.format(m)}) ON CONFLICT DO NOTHING",  # noqa: E501
+            (
+                f"INSERT INTO d VALUES ({n}, 0, {_BIG.format(n)}, {_BIG.format(m)})"
+                " ON CONFLICT DO NOTHING"
+            ),
             f"UPDATE d SET v = {m} WHERE id = {n}",
             f"UPDATE d SET v = {m}, toasted = {_BIG.format(m)} WHERE id = {n}",
             f"UPDATE d SET other = {_BIG.format(m)} WHERE id <= {n}",
-            f"UPDATE d SET id = {m + 30} WHERE id = {n} AND NOT EXISTS (SELECT FROM d WHERE id = {m + 30})",  # noqa: E501
+            (
+                f"UPDATE d SET id = {m + 30} WHERE id = {n}"
+                f" AND NOT EXISTS (SELECT FROM d WHERE id = {m + 30})"
+            ),
             f"DELETE FROM d WHERE id = {n}",
             "INSERT INTO e (v) VALUES (1), (2)",
             f"UPDATE e SET v = {m} WHERE id % 12 = {n}",
@@ -405,6 +427,48 @@ def test_what_may_be_a_conflict_leaves_nothing(grouped: Grouped, name: str) -> N
     grouped.ours.messages()
     source.execute("INSERT INTO a VALUES (3, 3, '')")
     assert grouped.take() == [True], grouped.why
+
+
+def test_what_only_the_commit_refuses_leaves_nothing(grouped: Grouped) -> None:
+    grouped.on_both("CREATE TABLE late (id int PRIMARY KEY, u int)")
+    grouped.database.execute(
+        "ALTER TABLE late ADD UNIQUE (u) DEFERRABLE INITIALLY DEFERRED;"
+        " INSERT INTO late VALUES (0, 7)"
+    )
+    # As for a role that may not set it: what is deferred is checked.
+    grouped.session.connection.execute("SET session_replication_role = origin")
+    source = grouped.ours.source.database
+    source.execute("INSERT INTO late VALUES (1, 1)")
+    assert grouped.take() == [True]
+    before = grouped.session.position
+    source.execute("INSERT INTO late VALUES (2, 7)")
+    assert grouped.take() == [False]
+    assert "late_u_key" in grouped.why[-1]
+    assert grouped.session.position == before
+    # What was sent at one go with it is not there either, and the next has what it needs.
+    source.execute("INSERT INTO late VALUES (3, 3)")
+    assert grouped.take() == [True]
+    assert grouped.session.position > before
+    assert grouped.database.query("SELECT * FROM late ORDER BY id") == [(0, 7), (1, 1), (3, 3)]
+    assert grouped.database.value("SELECT remote_lsn::text FROM spillway.progress") == str(
+        grouped.session.position
+    )
+
+
+def test_a_statement_behind_one_that_failed_is_prepared_again(grouped: Grouped) -> None:
+    grouped.on_both(
+        "CREATE TABLE first (id int PRIMARY KEY)", "CREATE TABLE second (id int PRIMARY KEY)"
+    )
+    grouped.database.execute("INSERT INTO first VALUES (1); INSERT INTO second VALUES (1)")
+    source = grouped.ours.source.database
+    for expected, number in ((False, 1), (True, 2)):
+        source.execute(
+            f"BEGIN; INSERT INTO first VALUES ({number}); INSERT INTO second VALUES ({number});"
+            " COMMIT"
+        )
+        assert grouped.take() == [expected]
+    assert grouped.database.query("TABLE first") == grouped.database.query("TABLE second")
+    assert grouped.database.query("TABLE first") == [(1,), (2,)]
 
 
 def test_values_that_swap_within_a_group(grouped: Grouped) -> None:

@@ -4,8 +4,11 @@ triggers and foreign keys rest, none on origins. So they take effect, and rows a
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,6 +73,45 @@ def target(sides: SideBySide) -> Iterator[Database]:
     yield database
     sides.cluster.drop_database(role)
     sides.cluster.execute(f"DROP ROLE {role}")
+
+
+def test_its_creation_says_what_the_role_may_not(sides: SideBySide, target: Database) -> None:
+    """REST's answer and the command's; whoever asks later is told how it is, not that again."""
+    source, service = sides.source, sides.service
+    role = target.name
+    source.execute("CREATE TABLE told (id int PRIMARY KEY); CREATE PUBLICATION told FOR TABLE told")
+    with target.connect(user=role) as owner:
+        owner.execute(
+            "CREATE TABLE told (id int PRIMARY KEY);"
+            "CREATE FUNCTION hear_it() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+            "CREATE TRIGGER hears_it BEFORE INSERT ON told FOR EACH ROW EXECUTE FUNCTION hear_it()"
+        )
+    body: dict[str, Any] = {
+        "name": "told", "source": sides.source_name, "database": source.name,
+        "publications": ["told"], "enabled": False, "copy_data": False,
+        "target": {"kind": "postgres", "dsn": sides.cluster.dsn(target.name, role)},
+    }  # fmt: skip
+    try:
+        notes = service.call("POST", "/subscriptions", json=body)["notes"]
+        assert [one for one in notes if "hears_it" in one and "session_replication_role" in one]
+        assert [one for one in notes if "replication origin" in one]
+        assert service.call("GET", "/subscriptions/told")["notes"] == []
+        service.call("DELETE", "/subscriptions/told")
+        made = subprocess.run(
+            [
+                sys.executable, "-m", "spillway.cli", "subscription", "create", "told",
+                "--source", sides.source_name, "--database", source.name, "--publication", "told",
+                "--disabled", "--no-copy-data", "--target-dsn", "-",
+            ],
+            input=body["target"]["dsn"], capture_output=True, text=True, check=False,
+            env=os.environ | {"SPILLWAY_URL": f"http://127.0.0.1:{service.http_port}"},
+        )  # fmt: skip
+        assert made.returncode == 0, made.stderr
+        for one in notes:
+            assert one in made.stdout
+    finally:
+        service.http.delete("/v1/subscriptions/told")
+        source.execute("DROP PUBLICATION told; DROP TABLE told")
 
 
 @pytest.mark.long

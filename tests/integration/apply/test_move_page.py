@@ -108,7 +108,8 @@ def _check(database: Database, run: int, committed: int) -> None:
     assert (
         database.query(
             "SELECT a.id, balance, coalesce(sum(amount), 0) FROM accounts a"
-            " LEFT JOIN ledger ON account = a.id GROUP BY 1 HAVING balance <> coalesce(sum(amount), 0)"  # noqa: E501
+            " LEFT JOIN ledger ON account = a.id GROUP BY 1"
+            " HAVING balance <> coalesce(sum(amount), 0)"
         )
         == []
     )

@@ -5,6 +5,7 @@ databases that subscribe to each other don't loop.
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -175,6 +176,72 @@ def test_everything_that_is_missing_is_said_at_once(
         target.execute("DROP ROLE filler")
 
 
+def test_dropped_while_its_target_is_out_of_reach(
+    serve: ServeProcess,
+    two: tuple[Database, Database],
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever drops it is told what is left there; the SQL that he is told removes that, and
+    nothing of another one that has the name by then.
+    """
+    source, target = two
+    service = serve.service()
+    monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
+    for database in two:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.execute("INSERT INTO t VALUES (1, 'v'); CREATE PUBLICATION p FOR TABLE t")
+    body: dict[str, Any] = {
+        "name": "left", "source": "main", "database": source.name, "publications": ["p"],
+        "target": {"kind": "postgres", "dsn": f"{target.dsn} password=s3cret"},
+    }  # fmt: skip
+
+    def create() -> None:
+        service.call("POST", "/subscriptions", json=body)
+        wait_until(
+            "it streams", lambda: service.call("GET", "/subscriptions/left")["state"] == "streaming"
+        )
+
+    create()
+    # As of a first copy that was cut off.
+    again = "CREATE INDEX made_again ON public.t (v)"
+    target.execute("UPDATE spillway.tables SET dropped_indexes = ARRAY[%s]", [again])
+    cluster.execute(f"ALTER DATABASE {target.name} ALLOW_CONNECTIONS false")
+    cluster.query(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+        [target.name],
+    )
+    dropped = CliRunner().invoke(app, ["subscription", "drop", "left", "--yes"])
+    assert dropped.exit_code == 0, dropped.output
+    told = dropped.stderr
+    assert "left there" in told
+    assert "not currently accepting connections" in told
+    assert service.call("GET", "/subscriptions")["subscriptions"] == []
+    assert service.call("GET", "/slots")["slots"] == []
+    # The same is kept, for those who were not there.
+    page = html.unescape(service.http.get("/ui/events?subscription=left").text)
+    assert told.splitlines()[1] in page
+    assert "s3cret" not in told + page
+
+    cluster.execute(f"ALTER DATABASE {target.name} ALLOW_CONNECTIONS true")
+    statement = told.partition("in that database: ")[2]
+    target.execute(statement)
+    assert _left_on(target) == ["schema spillway"]
+    assert target.value("SELECT count(*) FROM spillway.progress") == 0
+    assert target.value("SELECT count(*) FROM spillway.tables") == 0
+    assert target.value("SELECT count(*) FROM pg_indexes WHERE indexname = 'made_again'") == 1
+    # A second time is no harm, and the next one of the name is let be.
+    body["copy_data"] = False
+    create()
+    target.execute(statement)
+    assert target.value("SELECT count(*) FROM spillway.progress") == 1
+    source.execute("INSERT INTO t VALUES (2, 'w')")
+    wait_until("it goes on", lambda: target.value("SELECT count(*) FROM t") == 2)
+
+    assert service.call("DELETE", "/subscriptions/left") == {"name": "left", "notes": []}
+    assert _left_on(target) == []
+
+
 @pytest.mark.follows_hint("target_behind_slot")
 def test_a_target_that_lost_commits_is_not_gone_on_with(
     serve: ServeProcess, two: tuple[Database, Database]
@@ -266,7 +333,10 @@ def test_two_databases_that_subscribe_to_each_other_do_not_loop(
 
 def _wait_equal(one: Database, other: Database, rows: int) -> None:
     """Wait until what was written since both subscribe is on both sides."""
-    query = "SELECT id, writer, n FROM t WHERE id NOT BETWEEN 1 AND 10 AND id NOT BETWEEN 1001 AND 1010 ORDER BY 1"  # noqa: E501
+    query = (
+        "SELECT id, writer, n FROM t"
+        " WHERE id NOT BETWEEN 1 AND 10 AND id NOT BETWEEN 1001 AND 1010 ORDER BY 1"
+    )
     wait_until(
         f"{rows} rows on both sides",
         lambda: one.query(query) == other.query(query) and len(one.query(query)) == rows,

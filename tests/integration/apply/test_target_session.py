@@ -117,6 +117,41 @@ def test_what_is_flushed_is_known(plan: TargetPlan) -> None:
         assert session.recorded == session.flush() == Lsn(0x200)
 
 
+def test_a_commit_that_does_not_ask_for_its_place_has_one_at_the_next_look(
+    plan: TargetPlan, pg: Database
+) -> None:
+    with pg.connect() as there:
+        there.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        there.execute("SELECT pg_reload_conf()")
+    try:
+        with TargetSession(plan) as session:
+            for value in (1, 2):
+                _write(session, value)
+                session.connection.execute("COMMIT")
+                session.committed(Position(0x100 * value))
+            assert session.awaits_flush
+            assert session.flushed() == Lsn(0)
+            # One that tells its place gives it to those before.
+            _write(session, 3)
+            end = session.commit(Position(0x300))
+            _write(session, 4)
+            session.connection.execute("COMMIT")
+            session.committed(Position(0x400))
+            assert session.flushed() == Lsn(0)
+            pg.execute("SET synchronous_commit = on; CREATE TABLE flushes_all ()")
+            assert Lsn.parse(pg.value("SELECT pg_current_wal_flush_lsn()::text")) >= end
+            assert session.flushed() == Lsn(0x400)
+            assert not session.awaits_flush
+            _write(session, 5)
+            session.connection.execute("COMMIT")
+            session.committed(Position(0x500))
+            assert session.flush() == Lsn(0x500)
+            assert not session.awaits_flush
+    finally:
+        pg.execute("ALTER SYSTEM RESET wal_writer_delay")
+        pg.execute("SELECT pg_reload_conf()")
+
+
 def test_what_is_said_to_be_flushed_is_in_the_files(plan: TargetPlan, pg: Database) -> None:
     with pg.connect() as there:
         # Nobody else is to write it meanwhile.

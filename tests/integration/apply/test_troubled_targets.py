@@ -28,12 +28,6 @@ pytestmark = pytest.mark.long
 _TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, v text)
 """
-_REFUSE = """
-CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-    $$BEGIN RAISE EXCEPTION 'could not extend file: No space left' USING ERRCODE = '53100'; END$$;
-CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse();
-ALTER TABLE t ENABLE ALWAYS TRIGGER refuse
-"""
 
 
 class Room:
@@ -196,16 +190,32 @@ def test_a_row_in_the_way(room: Room) -> None:
 
 
 def test_a_full_disk(room: Room) -> None:
-    """Such as the server says it, of a trigger that says it in its place."""
-    room.target.execute(_REFUSE)
-    with room.trouble("target_disk_full") as (hint,):
-        assert "room" in hint
-        room.target.execute("DROP TRIGGER refuse ON t; DROP FUNCTION refuse")
+    """A table's file is /dev/full, so that the kernel says to the server that there is no room."""
+    room.source.execute("TRUNCATE u")
+    room.insert()
+    room.arrived()
+    assert room.target.value("SELECT pg_relation_size('u')") == 0
+    file = room.server.data_directory / str(room.target.value("SELECT pg_relation_filepath('u')"))
+    away = file.with_name("away")
+    room.server.stop()
+    file.rename(away)
+    file.symlink_to("/dev/full")
+    room.server.start()
+    room.source.execute("INSERT INTO u VALUES (1, 'x'), (2, 'y')")
+    assert "room" in room.failed("target_disk_full")
+    assert "No space left on device" in room.view()["error"]["message"]
+    room.server.stop()
+    away.replace(file)
+    room.server.start()
+    room.at_once()
+    room.insert()
+    room.arrived()
+    assert room.target.query("SELECT * FROM u ORDER BY 1") == [(1, "x"), (2, "y")]
 
 
 def test_a_deadlock_is_tried_again(room: Room) -> None:
     """With a user's transaction, which never gives way."""
-    room.source.execute("INSERT INTO u VALUES (1, 'x')")
+    room.source.execute("INSERT INTO u VALUES (1, 'x') ON CONFLICT DO NOTHING")
     room.insert()
     room.arrived()
     # In one of both orders it is: which table the subscription writes first is its own choice.
@@ -234,3 +244,46 @@ def test_a_deadlock_is_tried_again(room: Room) -> None:
             wait_until("the source's is there", partial(room.target.value, query), room.told)
     counted = "SELECT deadlocks > 0 FROM pg_stat_database WHERE datname = current_database()"
     wait_until("there was a deadlock", partial(room.target.value, counted), room.told)
+
+
+def test_a_serialization_failure_is_tried_again(room: Room) -> None:
+    """Sessions are READ COMMITTED, so it comes of what a trigger does. A few are passed by without
+    a sign of an error; while it goes on, it is told.
+    """
+    room.insert()
+    room.arrived()
+
+    def errors() -> int:
+        told = room.service.call("GET", f"/subscriptions/{room.name}/stats")
+        return int(told["apply_error_count"])
+
+    counted = errors()
+    room.target.execute(
+        """CREATE SEQUENCE attempts; GRANT ALL ON attempts TO filler;
+        CREATE TABLE failing (times int); INSERT INTO failing VALUES (4);
+        GRANT SELECT ON failing TO filler;
+        CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('public.attempts') <= (SELECT times FROM public.failing) THEN
+                RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '40001';
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER fails BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fails();
+        ALTER TABLE t ENABLE ALWAYS TRIGGER fails"""
+    )
+    pid = room.view()["pid"]
+    room.insert()
+    room.arrived()
+    assert room.target.value("SELECT last_value FROM attempts") == 5
+    assert room.view()["pid"] == pid
+    # An attempt writes a group, its transactions, then row by row: the second one came through.
+    wait_until("an attempt is counted", lambda: errors() == counted + 1, room.told)
+
+    room.target.execute("UPDATE failing SET times = 1000000")
+    room.insert()
+    hint = room.failed("target_serialization")
+    assert "tried again" in hint
+    assert len(room.target.query("SELECT FROM t")) == room.rows - 1
+    room.target.execute("DROP TRIGGER fails ON t")
+    room.at_once()
+    room.arrived()

@@ -12,10 +12,11 @@ from spillway.errors import CatalogAuditFailed, CorruptWal
 
 DDL = """
     CREATE TABLE t (id int PRIMARY KEY, v text);
-    BEGIN; CREATE TABLE u (id int); ALTER TABLE u ADD COLUMN v text; SAVEPOINT a; ALTER TABLE u RENAME v TO w;
-    RELEASE a; SAVEPOINT b; DROP TABLE u; ROLLBACK TO b; ALTER TABLE u DROP COLUMN w; COMMIT;
+    BEGIN; CREATE TABLE u (id int); ALTER TABLE u ADD COLUMN v text;
+    SAVEPOINT a; ALTER TABLE u RENAME v TO w; RELEASE a;
+    SAVEPOINT b; DROP TABLE u; ROLLBACK TO b; ALTER TABLE u DROP COLUMN w; COMMIT;
     VACUUM FULL pg_class; ALTER TABLE t ADD COLUMN n int DEFAULT 1; DROP TABLE u;
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.lake_load import JDBC, OURS
 from integration.test_benchmark import run_bench
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ def test_lake(tmp_path: Path, jar_folder: Path) -> None:
     }
     for one in figures.values():
         assert [run["changes"] for run in one["runs"]] == [one["changes"]]
+
+
+@pytest.mark.long
+def test_load(tmp_path: Path, jar_folder: Path) -> None:
+    results = run_bench(tmp_path, "--only", "lake_load", SPILLWAY_JARS=str(jar_folder))
+    figures = results["figures"]["lake_load"]
+    assert figures["rows"] > 0
+    assert figures["small"]["seconds"] > 0
+    assert all(figures[who]["rows_per_s"] > 0 for who in (OURS, JDBC))
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from spillway.lake.commands.app import app as lake_commands
 from spillway.lake.read import Lake as Reader
 from spillway.lake.shape.columns import columns_of, current_schema
 from spillway.lake.shape.kinds import CURRENT
+from spillway.lake.state import quarantine
 from spillway.lake.tables.contract import Batch
 from spillway.lake.tables.formats import load_tables
 from spillway.lake.tables.load_contract import NO_BATCH
@@ -232,6 +233,64 @@ def test_no_name_of_a_column_is_one_of_the_lakes_own(any_lake: Lake) -> None:
     assert rows("public.late") == [
         {KEY: 1, "x": 0, "_copies": None}, {KEY: 2, "x": 0, "_copies": 40},
     ]  # fmt: skip
+
+
+def told_by(words: str, lake: Lake, table: str) -> str:
+    """Run a command of the lake about one table, and return what it printed."""
+    ran = CliRunner().invoke(
+        lake_commands, [words, "--lake", str(lake.path), "--table", table], catch_exceptions=True
+    )
+    assert ran.exit_code == 0, ran.exception or ran.output
+    return ran.stdout
+
+
+def test_a_paused_table_waits_and_loses_nothing(any_lake: Lake) -> None:
+    lake = any_lake
+    lake.slot.commit(insert(ITEMS, **item(1, "a", "b")), insert(ORDERS, id=1, total=None))
+    lake.run()
+    with pytest.raises(LakeError, match=r"no table public\.none"):
+        quarantine.pause(lake.path, ["public.none"])
+    assert "from the job's next batch on" in told_by("pause", lake, "public.items")
+
+    # The batch that hears of it is whole for all of its tables, however often it comes.
+    lake.slot.commit(insert(ITEMS, **item(2, "a", "b")), insert(ORDERS, id=2, total=None))
+    with armed("lake.before_position=error:EIO"), pytest.raises((LakeError, OSError)):
+        lake.run()
+    (told,) = lake.run().quarantined
+    assert "somebody paused it" in told
+    assert [row["id"] for row in lake.current("public.items")] == [1, 2]
+
+    # From there on it stays as it is; the others go on, and the slot keeps nothing for it.
+    lake.slot.commit(
+        insert(ITEMS, **item(3, "c", "d")),
+        update(ITEMS, item(1, "changed", "b")),
+        insert(ORDERS, id=3, total=None),
+    )
+    end = lake.slot.commit(delete(ITEMS, id=2))
+    lake.run()
+    assert [(row["id"], row["name"]) for row in lake.current("public.items")] == [
+        (1, "a"),
+        (2, "a"),
+    ]
+    assert [row["id"] for row in lake.history("public.items")] == [1, 2]
+    assert [row["id"] for row in lake.current("public.orders")] == [1, 2, 3]
+    assert lake.slot.state["confirmed_flush_lsn"] >= end
+
+    assert "comes back" in told_by("resume", lake, "public.items")
+    lake.slot.commit(insert(ORDERS, id=4, total=None))
+    assert lake.run().quarantined == ()
+    assert [(row["id"], row["name"]) for row in lake.current("public.items")] == [
+        (1, "changed"),
+        (3, "c"),
+    ]
+    assert sorted(row["_op"] for row in lake.history("public.items")) == list("DIIIU")
+
+    # Taken back before the job heard of it, nothing happens.
+    told_by("pause", lake, "public.items")
+    told_by("resume", lake, "public.items")
+    lake.slot.commit(insert(ITEMS, **item(4, "e", "f")))
+    assert lake.run().quarantined == ()
+    assert [row["id"] for row in lake.current("public.items")] == [1, 3, 4]
 
 
 @pytest.mark.long

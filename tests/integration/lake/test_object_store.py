@@ -85,7 +85,8 @@ def answer(command, *words):
         return {"merged": merged, "quarantined": done.quarantined} if words else {"merged": merged}
     if command == "load":
         asked = LoadSettings(
-            settings.slot, settings.path, source, (words[0],), resync=True, grpc=settings.grpc, range_bytes=8192
+            settings.slot, settings.path, source, (words[0],), resync=True, grpc=settings.grpc,
+            range_bytes=8192,
         )
         return run_load(asked, lambda step: None, spark=spark)
     if command == "verify":
@@ -110,7 +111,9 @@ def answer(command, *words):
         pin = Lake(spark, lake).at()
         return sorted(json.loads(row["_row"])["id"] for row in pin.quarantine(words[0]).collect())
     if command == "maintain":
-        tables = table_formats.lake_tables(settings.table_format, spark, settings.path, settings.slot)
+        tables = table_formats.lake_tables(
+            settings.table_format, spark, settings.path, settings.slot
+        )
         now = datetime.now(UTC) + timedelta(days=int(words[0]) if words else 0)
         with position.locked(settings.path):
             done = maintenance.maintain(
@@ -125,11 +128,12 @@ def answer(command, *words):
     return {"lsn": str(pin.lsn), "rows": rows, "changes": pin.history("public.items").count()}
 
 with session_for(settings, settings.table_format, None, short=True) as spark:
-    secrets = [name for name, value in spark.sparkContext.getConf().getAll() if "not a secret" in value]
+    conf = spark.sparkContext.getConf().getAll()
+    secrets = [name for name, value in conf if "not a secret" in value]
     print(json.dumps(secrets), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(*line.split())), file=answers, flush=True)
-"""  # noqa: E501
+"""
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 PRICED = ITEMS.with_columns(price=pa.int64())

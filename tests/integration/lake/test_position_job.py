@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -12,6 +14,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from harness.arrow_slot import Table, delete, insert, truncate, update
 from harness.lake import Lake
+from spillway.errors import LakeError
+from spillway.failpoints import armed
 from spillway.lake.read import Lake as Reader
 from spillway.lake.tables import layout, positions
 from spillway.lake.tables.delta import positions as delta_positions
@@ -20,8 +24,6 @@ from spillway.lake.tables.iceberg import snapshots
 from spillway.lake.tables.maintenance import Upkeep, maintain
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
@@ -240,3 +242,49 @@ def test_iceberg_over_a_jobs_life(spark: SparkSession, tmp_path: Path) -> None:
     # As it was.
     then = Reader(lake.spark, lake.path).at(point).current(name).collect()
     assert {each["id"]: each.asDict() for each in then} == there
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_what_was_left_between_history_and_current(
+    spark: SparkSession, tmp_path: Path, table_format: Literal["delta", "iceberg"]
+) -> None:
+    """A batch of which only history was made durable is merged by position by the next run, with
+    what came since: the files that were there stay.
+    """
+    lake, name = Lake(spark, tmp_path, table_format), "public.items"
+    model = {i: row(i) for i in range(60)}
+    lake.slot.commit(*(insert(ITEMS, **each) for each in model.values()))
+    lake.run(merge="position")
+    folder = lake.path / "current" / name
+    for n, more in enumerate((False, True)):
+        files = {file.name for file in folder.glob("**/*.parquet")}
+        unchanged = {"id": 20 + n, "name": "kept", "body": None}
+        lake.slot.commit(
+            update(ITEMS, row(n, "left")),
+            delete(ITEMS, id=10 + n),
+            update(ITEMS, unchanged, unchanged=("body",)),
+            insert(ITEMS, **row(100 + n)),
+        )
+        model |= {n: row(n, "left"), 100 + n: row(100 + n)}
+        model[20 + n]["name"] = "kept"
+        del model[10 + n]
+        with armed("lake.after_history=error:EIO"), pytest.raises((LakeError, OSError)):
+            lake.run(merge="position")
+        assert lake.current(name) != sorted(model.values(), key=lambda r: str(r["id"]))
+        if more:
+            lake.slot.commit(update(ITEMS, row(n, "later")), delete(ITEMS, id=100 + n))
+            model[n] = row(n, "later")
+            del model[100 + n]
+        lake.run(merge="position")
+        assert lake.current(name) == sorted(model.values(), key=lambda r: str(r["id"]))
+        if table_format == "delta":
+            assert operations(lake, name)[-1] == (_OURS, "MERGE")
+            named = {Path(unquote(uri)).name for uri in DeltaTable(str(folder)).file_uris()}
+        else:
+            table = lake.iceberg("current", name)
+            data, deletes = snapshots.live_files(table, table.current_snapshot())
+            assert deletes
+            named = {Path(file.file_path).name for file in data}
+        assert named & files, "what is merged by position leaves files as they are"
+    assert len(lake.history(name)) == 60 + 4 + 6

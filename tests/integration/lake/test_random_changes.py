@@ -14,7 +14,7 @@ import pytest
 from harness.lake_workload import SETUP, LakeWorkload
 from harness.service import service_in_process
 from spillway.lake.job.run import JobSettings, run_job
-from spillway.lake.tables.delta import positions
+from spillway.lake.tables import positions
 from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:

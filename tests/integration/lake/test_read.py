@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
+from typer.testing import CliRunner
 
 from harness.arrow_slot import Table, delete, insert, update
-from spillway.errors import LakeError
+from spillway.errors import LakeError, UnsupportedFeature
+from spillway.lake.commands.app import app
+from spillway.lake.pinned_tables import lsns, pinned
 from spillway.lake.read import Lake as Reader
 from spillway.lake.state import commit_points
 from spillway.lake.state.loads import LoadState, store_state
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from harness.lake import Lake
+    from spillway.lake.read import Pin
 
 ORDERS = Table("orders", {"id": pa.int64(), "status": pa.string()})
 LINES = Table("order lines", {"id": pa.int64(), "order": pa.int64()}, oid=16390)
@@ -28,6 +35,33 @@ LOG = Table("log", {"line": pa.string()}, primary_key=(), replica_identity="f", 
 
 def rows(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted(tuple(row) for row in frame.collect())
+
+
+def _as_other_engines_pin_it(lake: Lake, now: Pin) -> None:
+    """What `spillway lake pin` prints, read without this package, is what *now* shows."""
+    if lake.table_format == "parquet":
+        with pytest.raises(UnsupportedFeature, match="no versions to pin"):
+            pinned(lake.path)
+        return
+    printed = CliRunner().invoke(app, ["pin", "--lake", str(lake.path), "--json"])
+    found = json.loads(printed.stdout)
+    assert (found["lsn"], found["left_out"]) == (str(now.lsn), [])
+    assert len(found["tables"]) == 7
+    tables = {(each["kind"], each["name"]): each for each in found["tables"]}
+    orders = tables["current", "public.orders"]
+    if lake.table_format == "delta":
+        theirs = DeltaTable(orders["location"], version=orders["version"]).to_pyarrow_table()
+    else:
+        table = StaticTable.from_metadata(orders["metadata"])
+        theirs = table.scan(snapshot_id=orders["snapshot_id"]).to_arrow()
+    assert [tuple(row.values()) for row in theirs.to_pylist()] == rows(now.current("public.orders"))
+    first = pinned(lake.path, lsns(lake.path)[-1])
+    assert first.table("current", "public.orders").name == "public.orders"
+    with pytest.raises(LakeError, match=r"no current table public\.order~20lines as of"):
+        first.table("current", "public.order~20lines")
+    said = CliRunner().invoke(app, ["pin", "--lake", str(lake.path), "--lsn", first.lsn]).stdout
+    assert said.splitlines()[0] == f"as of {first.lsn}"
+    assert "order~20lines" not in said
 
 
 def test_tables_of_one_lsn(any_lake: Lake) -> None:
@@ -59,6 +93,7 @@ def test_tables_of_one_lsn(any_lake: Lake) -> None:
     joined = "SELECT status FROM public_orders o JOIN public_order_20lines l ON l.order = o.id"
     assert rows(lake.spark.sql(joined)) == [("sent",)]
 
+    _as_other_engines_pin_it(lake, now)
     # What was pinned stays while the job goes on, and maintenance by others comes between.
     if lake.table_format == "delta":
         lake.spark.sql(f"OPTIMIZE delta.`{lake.path}/current/public.orders`")

@@ -29,7 +29,8 @@ builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "fa
 spark = builder.config("spark.sql.python.filterPushdown.enabled", "true").getOrCreate()
 spark.dataSource.register(SpillwayDataSource)
 table = {**slot, "table": "public.items"}
-batch = spark.read.format("spillway").options(**table, columns='["id", "_op"]', filter_pushdown="true").load()
+reader = spark.read.format("spillway").options(**table, filter_pushdown="true")
+batch = reader.option("columns", '["id", "_op"]').load()
 wanted = batch.where("id > 2").orderBy("id")
 stream = spark.readStream.format("spillway").options(**table).load()
 query = stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
@@ -41,7 +42,7 @@ print(json.dumps({
     "streamed": spark.table("seen").count(),
 }))
 spark.stop()
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.long

@@ -86,10 +86,8 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
     pg15.execute("INSERT INTO t SELECT i, 'before' FROM generate_series(1, 1000) i")
     pg15.execute("INSERT INTO u VALUES (1, 'before')")
     pg15.execute("CREATE PUBLICATION p FOR TABLE t")
-    # A directory can't be made there: what stands in its way is a file.
-    (tmp_path / "file").write_text("")
     lake = tmp_path / "lake"
-    target = {
+    target: dict[str, Any] = {
         "kind": "lake",
         "format": "parquet",
         "path": str(tmp_path / "file" / "lake"),
@@ -102,7 +100,18 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         service = serve.service()
         service.create_source(pg15.dsn)
         body = {"name": "shop", "source": "main", "database": pg15.name, "publications": ["p"]}
-        service.call("POST", "/subscriptions", json={**body, "target": target})
+        # A directory can't be made there: what stands in its way is a file. That is said before
+        # Spark starts, and nothing is left of it; or when it is there only by then.
+        service.call("POST", "/subscriptions", json={**body, "target": target, "enabled": False})
+        (tmp_path / "file").write_text("")
+        refused = service.problem(
+            "POST",
+            "/subscriptions",
+            json={**body, "name": "b", "target": target | {"path": target["path"] + "2"}},
+        )
+        assert (refused["code"], "can't be made" in refused["detail"]) == ("lake_error", True)
+        assert [one["slot_name"] for one in service.call("GET", "/slots")["slots"]] == ["shop"]
+        service.call("POST", "/subscriptions/shop/enable")
         failed = wait(service, lambda s: s["state"] == "failed")
         assert failed["error"]["code"] == "lake_error"
         assert "can't be made" in failed["error"]["message"]
@@ -226,6 +235,12 @@ def test_formats_have_their_layouts(
 
         for name in targets:
             wait(service, lambda s: s["lag_seconds"] == 0, name)
+            info = wait(service, lambda s: s["table_states"][0]["rows"] == 95, name)
+            (table,) = info["table_states"]
+            assert table["bytes"] > 0 < table["files"]
+            assert table["deleted_share"] == 0
+            assert table["newest_change_at"] is not None
+            assert table["waiting_since"] is None
             service.call("DELETE", f"/subscriptions/{name}")
         service.call("DELETE", "/sources/main")
     finally:

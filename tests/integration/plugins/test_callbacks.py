@@ -64,19 +64,20 @@ class Recorder(CallbackPlugin):
         self.say("begin", xid=txn.xid)
 
     def change(self, txn, relation, change):
-        self.say("change", table=relation.name, action=change.action, new=plain(change.new), old=plain(change.old),
-                 key=change.old_is_key)
+        self.say("change", table=relation.name, action=change.action, new=plain(change.new),
+                 old=plain(change.old), key=change.old_is_key)
 
     def truncate(self, txn, relations, truncation):
         self.say("truncate", tables=[r.name for r in relations], cascade=truncation.cascade,
                  restart=truncation.restart_seqs)
 
     def message(self, txn, message):
-        self.say("message", prefix=message.prefix, content=message.content.hex(), transactional=message.transactional)
+        self.say("message", prefix=message.prefix, content=message.content.hex(),
+                 transactional=message.transactional)
 
     def commit(self, txn):
         self.say("commit", xid=txn.xid)
-"""  # noqa: E501
+"""
 
 
 def example() -> tuple[str, dict[str, str]]:

@@ -14,6 +14,7 @@ from harness.terraform_core import UNKNOWN, Core, Refused
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS
 from spillway.subscriber import targets
+from spillway.subscriber.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,6 +203,23 @@ def test_import_and_drift(core: Core, service: Service, config: dict[str, Any]) 
     assert "unknown_subscription" in refused.value.only.summary
 
 
+def test_what_is_good_to_know_of_a_target_is_a_warning(
+    core: Core, config: dict[str, Any], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def found(*_: object) -> list[str]:
+        return ["public.t is written change by change", "rows carry no replication origin"]
+
+    monkeypatch.setattr(Subscriptions, "_check_target", found)
+    target = {"kind": "postgres", "dsn": database.dsn}
+    state = core.make(SUBSCRIPTION, **(config | {"name": "noted", "target": target}))
+    (warning,) = core.warnings
+    assert warning.detail == (
+        "public.t is written change by change\n\nrows carry no replication origin"
+    )
+    core.read(SUBSCRIPTION, state)
+    assert core.warnings == [warning]
+
+
 def test_another_postgresql(
     core: Core, service: Service, config: dict[str, Any], database: Database
 ) -> None:
@@ -265,9 +283,17 @@ def test_another_postgresql(
         assert (plan.action, plan.replaces) == ("update", frozenset())
         state = core.change(plan)
         assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), wanted).action == "no-op"
+        # What can't be removed from its target any more is a warning, with what removes it.
+        database.execute(f"ALTER ROLE {user} NOLOGIN")
+        core.warnings.clear()
         core.destroy(SUBSCRIPTION, state)
+        (warning,) = core.warnings
+        assert "left there" in warning.detail
+        database.execute(warning.detail.partition("in that database: ")[2])
+        origins = "SELECT FROM pg_replication_origin WHERE roname LIKE 'spillway_moved%'"
+        assert database.query(origins) == []
     finally:
-        database.execute(f"DROP ROLE {user}")
+        database.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,8 @@ WORKLOAD = """
 CREATE TABLE t (a int PRIMARY KEY, b text, c mood);
 CREATE TABLE other (i int);
 INSERT INTO t SELECT i, repeat('x', i), 'sad' FROM generate_series(1, 100) i;
-BEGIN; INSERT INTO t VALUES (200, 'ä', 'happy'); SAVEPOINT s; UPDATE t SET a = 300 WHERE a = 200; DELETE FROM t WHERE a = 1; COMMIT;
+BEGIN; INSERT INTO t VALUES (200, 'ä', 'happy'); SAVEPOINT s; \
+UPDATE t SET a = 300 WHERE a = 200; DELETE FROM t WHERE a = 1; COMMIT;
 BEGIN; ROLLBACK;
 SELECT pg_logical_emit_message(true, 'p', 'in a transaction');
 SELECT pg_logical_emit_message(false, 'p', 'outside of one');
@@ -88,7 +89,7 @@ BEGIN; INSERT INTO t VALUES (6, 'before', 'sad'); PREPARE TRANSACTION 'p1';
 COMMIT PREPARED 'p1';
 BEGIN; INSERT INTO t VALUES (7, 'gone', 'sad'); PREPARE TRANSACTION 'p2';
 ROLLBACK PREPARED 'p2';
-"""  # noqa: E501
+"""
 
 STREAMS = [
     ("test_decoding", ""),

@@ -1,4 +1,3 @@
-# ruff: noqa: E501, ISC004 - statements stand as clients send them
 """SQL through the port: the same bytes as from the server itself, and what is ours of slots."""
 
 from __future__ import annotations
@@ -441,17 +440,26 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
         (f"SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')", None),
         ("SELECT * FROM pg_replication_slots WHERE NOT starts_with(slot_name::text, 'sp')", None),
         (
-            f"SELECT r.slot_name, r.active FROM pg_catalog.\"pg_replication_slots\" AS r WHERE r.slot_name = '{slot}'",
+            (
+                "SELECT r.slot_name, r.active"
+                f" FROM pg_catalog.\"pg_replication_slots\" AS r WHERE r.slot_name = '{slot}'"
+            ),
             None,
         ),
         ("INSERT INTO t VALUES (1), (2)", None),
         (
-            f"SELECT data FROM pg_logical_slot_peek_changes('{slot}', NULL, NULL, 'include-xids', '0')",
+            (
+                "SELECT data FROM pg_logical_slot_peek_changes("
+                f"'{slot}', NULL, NULL, 'include-xids', '0')"
+            ),
             None,
         ),
         (f"SELECT pg_logical_slot_peek_changes('{slot}', NULL, NULL)", None),
         (
-            f"SELECT count(*) FROM (SELECT pg_logical_slot_peek_changes('{slot}', NULL, NULL)) AS c",
+            (
+                "SELECT count(*)"
+                f" FROM (SELECT pg_logical_slot_peek_changes('{slot}', NULL, NULL)) AS c"
+            ),
             None,
         ),
         (
@@ -462,26 +470,35 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
         (f"SELECT pg_drop_replication_slot('{slot}')", None),
         (f"SELECT pg_drop_replication_slot('{slot}')", None),
         (
-            f"SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)",
+            (
+                "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot("
+                f"'{slot}', 'pgoutput', false, true)"
+            ),
             None,
         ),
         (
-            f"SELECT data FROM pg_logical_slot_peek_changes('{slot}', NULL, NULL, "
-            "'proto_version', '1', 'publication_names', 'p')",
+            (
+                f"SELECT data FROM pg_logical_slot_peek_changes('{slot}', NULL, NULL, "
+                "'proto_version', '1', 'publication_names', 'p')"
+            ),
             None,
         ),
         (f"SELECT * FROM pg_copy_logical_replication_slot('{slot}', '{slot}_2')", None),
         (f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_4', true)", None),
         (
-            f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_5', temporary => true, "
-            "plugin => 'test_decoding')",
+            (
+                f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_5', temporary => true, "
+                "plugin => 'test_decoding')"
+            ),
             None,
         ),
         (f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_6', NULL)", None),
         (f"SELECT * FROM pg_copy_logical_replication_slot('{slot}', NULL)", None),
         (
-            "SELECT slot_name, plugin, temporary, two_phase FROM pg_replication_slots "
-            f"WHERE slot_name LIKE '{slot}\\_%' ORDER BY 1",
+            (
+                "SELECT slot_name, plugin, temporary, two_phase FROM pg_replication_slots "
+                f"WHERE slot_name LIKE '{slot}\\_%' ORDER BY 1"
+            ),
             None,
         ),
         (f"SELECT pg_drop_replication_slot('{slot}_4')", None),
@@ -495,15 +512,24 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
             None,
         ),
         (
-            f"SELECT 1, pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}_2'",
+            (
+                "SELECT 1, pg_drop_replication_slot(slot_name)"
+                f" FROM pg_replication_slots WHERE slot_name = '{slot}_2'"
+            ),
             None,
         ),
         (
-            f"SELECT pg_drop_replication_slot(r.slot_name) FROM pg_replication_slots r WHERE r.slot_name = '{slot}'",
+            (
+                "SELECT pg_drop_replication_slot(r.slot_name)"
+                f" FROM pg_replication_slots r WHERE r.slot_name = '{slot}'"
+            ),
             None,
         ),
         (
-            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'",
+            (
+                "SELECT pg_drop_replication_slot(slot_name)"
+                f" FROM pg_replication_slots WHERE slot_name = '{slot}'"
+            ),
             None,
         ),
         ("SELECT pg_terminate_backend(0)", None),
@@ -516,11 +542,18 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
             [f"{slot}_3", "test_decoding", False],
         ),
         (
-            "SELECT slot_name, plugin, database, active FROM pg_replication_slots WHERE slot_name = %s AND plugin = %s",
+            (
+                "SELECT slot_name, plugin, database, active"
+                " FROM pg_replication_slots WHERE slot_name = %s AND plugin = %s"
+            ),
             [f"{slot}_3", "test_decoding"],
         ),
         (
-            "SELECT (row_to_json(s)->>'slot_name')::text FROM pg_replication_slots s, pg_stat_activity a WHERE slot_name = %s AND a.pid = pg_backend_pid()",
+            (
+                "SELECT (row_to_json(s)->>'slot_name')::text"
+                " FROM pg_replication_slots s, pg_stat_activity a"
+                " WHERE slot_name = %s AND a.pid = pg_backend_pid()"
+            ),
             [f"{slot}_3"],
         ),
         ("SELECT * FROM pg_replication_slot_advance(%s, %s)", [f"{slot}_3", "0/1"]),
@@ -537,7 +570,10 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
         ("SELECT pg_drop_replication_slot(%s)", [None]),
         ("SELECT pg_drop_replication_slot(%s)", [f"{slot}_7"]),
         (
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+            (
+                "SELECT pg_drop_replication_slot(slot_name)"
+                " FROM pg_replication_slots WHERE slot_name = %s"
+            ),
             [f"{slot}_3"],
         ),
         ("SELECT pg_drop_replication_slot(%s)", [f"{slot}_3"]),

@@ -27,15 +27,23 @@ from spillway.admin.access import SESSION_S, Sessions
 from spillway.admin.application import Admin
 from spillway.admin.changes import Filter, rows_of
 from spillway.admin.conflict_view import DONE, OTHERWISE, conflict_view, remedy_of
+from spillway.admin.forms import typed_time
 from spillway.admin.rendering import Pages
 from spillway.apply.conflicts.kinds import ALLOWED, DEFAULTS, ConflictKind, Resolution
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.caller import GRPC, calling
-from spillway.errors import MetadataError
+from spillway.errors import MetadataError, SourceError
 from spillway.pg.lsn import Lsn
-from spillway.service.model import Change, Obstacle, SlotInfo
+from spillway.receiver.table_sizes import TableSize
+from spillway.service.model import Change, ColumnInfo, Obstacle, SlotInfo, TableInfo
 from spillway.slot_manager.app import create_app
-from spillway.subscriber.model import SubscriptionSpec
+from spillway.subscriber.model import (
+    Failure,
+    LastBatch,
+    SubscriptionSpec,
+    SubscriptionState,
+    TableState,
+)
 from spillway.watch.findings import findings_of
 from spillway.watch.history import Ring, Track
 from spillway.watch.sampler import Sampler
@@ -536,3 +544,147 @@ async def test_what_a_conflict_may_become_is_what_its_kind_may() -> None:
     assert given == {"insert_exists": "keep_local"}
     ConflictRules.parse({**given})
     assert remedy_of(one, {**met, "kind": "of another release"}) == ""
+
+
+def test_times_in_sentences_and_fields() -> None:
+    text = "WAL <came> last 2026-11-22 10:00:05 UTC, not 2026-11-22 10:00."
+    assert formats.timed(text) == (
+        'WAL &lt;came&gt; last <time class="when" datetime="2026-11-22T10:00:05+00:00" '
+        'title="2026-11-22 10:00:05 UTC">2026-11-22 10:00:05 UTC</time>, not 2026-11-22 10:00.'
+    )
+    # A field of that type takes no zone; what is none stays out of it, and the page says so.
+    assert typed_time("2026-11-22T10:00:05.5+05:30") == "2026-11-22T04:30:05"
+    assert typed_time("2026-11-22 10:00") == "2026-11-22T10:00:00"
+    assert typed_time("yesterdayish") == ""
+    assert typed_time("") == ""
+
+
+async def test_what_a_lakes_tables_are_like() -> None:
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    await subscriptions.create(SubscriptionSpec("a", "s", "shop", {"kind": "lake", "path": "/l"}))
+    known = TableState(
+        "public.known", "paused", reason="somebody paused it", rows=3000, files=17, bytes=5 << 20,
+        deleted_rows=1000, newest_change_at=datetime.now(UTC) - timedelta(minutes=5),
+    )  # fmt: skip
+    subscriptions.change("a", table_states=(known, TableState("public.new", "ready")))
+    admin = Admin(engine, subscriptions, token=None, version="1.2.3")
+    app = create_app(engine, subscriptions, token=None, version="", admin=admin)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+        text = (await client.get("/ui/subscriptions/a")).text
+    first, second = re.findall(r"<tr>\s*<th scope=\"row\">.*?</tr>", text, re.DOTALL)
+    for words in (
+        "public.known",
+        "3,000 rows, 25.0 % of what is stored marked as gone; 17 files, 5",
+        "newest change",
+        "somebody paused",
+    ):
+        assert words in first, first
+    assert "bad-text" not in first
+    assert "public.new" in second
+    # Nobody knows, and nothing is said.
+    assert "gone" not in second
+    assert "files" not in second
+    assert "newest" not in second
+    assert "1 paused" in text
+    assert "Pause or resume a table" in text
+    assert "none with changes yet" in text
+
+
+async def test_tables_are_offered_with_their_sizes() -> None:
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    await engine.create_source("main", "host=db dbname=shop")
+    names = ("orders", "new", "unknown")
+    engine.tables[("main", "shop")] = [
+        TableInfo("public", name, "table", (), "default", ("id",), ("id",), (), (), True, ())
+        for name in names
+    ]
+    columns = (
+        ColumnInfo("total price", "numeric(10,2)", not_null=False, generated=False),
+        *(
+            ColumnInfo(f"c{n}", "jsonb", not_null=False, generated=False, as_text=True)
+            for n in range(5)
+        ),
+    )
+    orders = engine.tables[("main", "shop")][0]
+    engine.tables[("main", "shop")][0] = replace(orders, columns=columns, kind="partitioned table")
+    engine.sizes = {
+        "public.orders": TableSize(5 << 30, 1_200_000), "public.new": TableSize(8192, None),
+    }  # fmt: skip
+    admin = Admin(engine, subscriptions, token=None, version="1.2.3")
+    app = create_app(engine, subscriptions, token=None, version="", admin=admin)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    of = "source=main&database=shop"
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+        form = (await client.get(f"/ui/subscriptions/tables?{of}")).text
+        (asks,) = re.findall(r'hx-get="(/ui/subscriptions/tables/sizes[^"]*)"', form)
+        answer = (await client.get(html.unescape(asks))).text
+        engine.sizes_error = SourceError("connection refused", hint="Start it.")
+        without = (await client.get(html.unescape(asks))).text
+        bad = await client.get(f"/ui/subscriptions/tables/sizes?{of}&after=x")
+    places = dict(re.findall(r'value="(public\.\w+)".*?id="(size-[^"]+)"', form))
+    assert {*places} == {f"public.{name}" for name in names}
+    for note in (
+        "its partitions are a lake&#39;s tables, unless partition_root names it",
+        "Delta needs column mapping, or safe column names, for total price",
+        "text in a lake: c0 (jsonb), c1 (jsonb), c2 (jsonb), c3 (jsonb) and 1 more",
+    ):
+        assert form.count(f'lake-note">{note}<') == 1
+    said = dict(re.findall(r'id="(size-[^"]+)" hx-swap-oob="true">([^<]*)<', answer))
+    assert said == {
+        places["public.orders"]: "5.00 GB, about 1,200,000 rows",
+        places["public.new"]: "8.00 kB",
+    }
+    assert "is not known: connection refused." in without
+    assert "hx-swap-oob" not in without
+    assert bad.status_code == 400
+
+
+async def test_a_lakes_last_batch() -> None:
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    await subscriptions.create(SubscriptionSpec("a", "s", "shop", {"kind": "lake", "path": "/l"}))
+    ended = datetime.now(UTC) - timedelta(minutes=5)
+    batch = LastBatch(ended, 1.5, 1200, 2, Lsn(0x10), Lsn(0x20))
+    subscriptions.change("a", table_states=(TableState("s.t", "ready"),), last_batch=batch)
+    admin = Admin(engine, subscriptions, token=None, version="1.2.3")
+    app = create_app(engine, subscriptions, token=None, version="", admin=admin)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+        text = (await client.get("/ui/subscriptions/a")).text
+        for words in ("1,200 changes of 2 tables in 1.5 s", "0/10 to 0/20"):
+            assert words in text
+
+
+_DDL = Failure("target_schema_change", "public.t changed", "Alter it there.")
+
+
+@pytest.mark.parametrize(
+    ("code", "change"),
+    [
+        ("subscription_failed", {"state": SubscriptionState.FAILED}),
+        ("schema_change_paused", {"state": SubscriptionState.FAILED, "error": _DDL}),
+        ("subscription_stale", {"lag_seconds": 86_400.0}),
+        ("table_quarantined", {"table_states": (TableState("s.t", "quarantined", reason="no"),)}),
+    ],
+)
+async def test_signs_of_subscriptions_come_and_go(code: str, change: dict[str, Any]) -> None:
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    engine.add_source("shop")
+    await subscriptions.create(
+        SubscriptionSpec("a", "shop", "shop", {"kind": "lake", "path": "/l"})
+    )
+    well = subscriptions.change("a", state=SubscriptionState.STREAMING, lag_seconds=0.0)
+    sampler = Sampler(engine, subscriptions)
+
+    async def signs() -> list[str]:
+        found = (await sampler.look()).findings
+        return [one.code for one in found if one.link == "/ui/subscriptions/a"]
+
+    assert await signs() == []
+    subscriptions.change("a", **change)
+    assert await signs() == [code]
+    subscriptions.subscriptions["a"] = well
+    assert await signs() == []
+    # What somebody paused is no trouble.
+    subscriptions.change("a", table_states=(TableState("s.t", "paused", reason="asked"),))
+    assert await signs() == []

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import pytest
 
-from spillway.cli.changes import lines_of, moment
+from spillway.cli.changes import lines_of
+from spillway.cli.moments import moment
 from spillway.errors import InvalidRequest
 
 Side: TypeAlias = "tuple[str, str | None]"

@@ -79,6 +79,8 @@ def test_names_are_the_services(three: FakeService) -> None:
     assert "test_decoding" in complete("spillway slot create x --plugin ")
     assert complete("spillway source drop sh") == ["shop"]
     assert complete("spillway subscription show ") == []
+    assert complete("spillway alert rule set x --code source_d") == ["source_down"]
+    assert complete("spillway event list --slot s") == ["s1", "s2"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -153,3 +153,27 @@ def test_a_token_in_the_clear_is_warned_of(run: Run) -> None:
     assert "as clear text" in warned
     assert run("context add b --url https://db.example:8080 --token-env T")[2] == ""
     assert run("context add c --url http://localhost:8080 --token-env T")[2] == ""
+
+
+def test_every_command_asks_the_context(
+    prod: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROD_TOKEN", TOKEN)
+    assert run(_add(prod, "--token-env PROD_TOKEN"))[0] == 0
+    for line in (
+        "alert list",
+        "alert messages",
+        "alert rule list",
+        "alert rule codes",
+        "alert channel list",
+        "changes --source shop --database shop",
+        "ddl",
+        "event list --since 2h",
+        "slot list",
+        "source list",
+        "status",
+        "subscription list",
+        "user list",
+    ):
+        code, _, err = run(f"--context prod {line}")
+        assert code == 0, f"{line}: {err}"

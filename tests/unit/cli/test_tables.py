@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from harness.terminal import at_a_terminal
 from spillway.cli import main
 from spillway.cli.answer import Columns
-from spillway.cli.tables import for_terminal
+from spillway.cli.tables import for_terminal, row_lines
 from spillway.service.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
 
 if TYPE_CHECKING:
@@ -64,6 +65,35 @@ def test_sentences_stand_below_and_break_between_words() -> None:
     assert all(len(line) <= 40 for line in lines)
 
 
+def test_a_sentence_is_said_once() -> None:
+    columns = Columns(("at", "title"), ("at", "title"), ("title", "detail"))
+    row = {"at": "a", "title": "Slot s lags", "detail": ""}
+    said = for_terminal([row], columns, 40)
+    assert len(said) == 2, "it stands in the table, and nothing is no sentence"
+    # It has no room in the table, so it stands below, and is not said to be left out.
+    narrow = for_terminal([row | {"title": "Slot s lags " * 4, "detail": "Why."}], columns, 20)
+    assert [line.split(":")[0] for line in narrow[1:3]] == ["a", "a"]
+    assert "Why." in " ".join(narrow)
+    assert "wider" not in " ".join(narrow)
+
+
+def test_times_are_the_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        columns = Columns(("at", "was"), ("at", "was"))
+        row = {"at": "2026-11-25T12:00:05.123456Z", "was": "2026-11-25"}
+        assert for_terminal([row], columns, 80)[1].split() == [
+            "2026-11-25",
+            "17:30:05",
+            "2026-11-25",
+        ]
+        assert row_lines([row], columns, None)[1] == "2026-11-25T12:00:05.123456Z\t2026-11-25"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_wide_characters_count_twice() -> None:
     columns = Columns(("name", "state"), ("name", "state"))
     lines = for_terminal(
@@ -81,6 +111,11 @@ def test_every_list_fits_80_columns(service: FakeService) -> None:
         ("slot", "show", "orders_to_the_lake"),
         ("source", "show", "shop"),
         ("subscription", "show", "a"),
+        ("event", "list"),
+        ("alert", "rule", "codes"),
+        ("--help",),
+        ("slot", "--help"),
+        ("subscription", "create", "--help"),
     ):
         text = at_a_terminal("-m", "spillway.cli", *words, columns=80)
         lines = [_bare(line) for line in text.splitlines()]

@@ -146,6 +146,18 @@ def test_who_is_not_first_does_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     table.check(theirs=True)
 
 
+def test_a_file_with_a_hundredth_of_its_rows_gone_is_folded(tmp_path: Path) -> None:
+    table = IcebergMerged(tmp_path)
+    table.merge(items(*range(1000)))
+    table.merge([], [(1,)])
+    assert table.table.fold(table.shape, nullcontext) == 0
+    table.merge([], [(n,) for n in range(100, 1000, 100)])
+    assert table.table.fold(table.shape, nullcontext) == 1
+    table.check()
+    _, deletes = snapshots.live_files(table.loaded(), table.loaded().current_snapshot())
+    assert not deletes
+
+
 def test_rows_that_go_while_their_file_is_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
@@ -24,6 +25,7 @@ from spillway.errors import LakeError
 from spillway.lake.tables import positions, row_sets
 from spillway.lake.tables.delta import deletion_vectors, log
 from spillway.lake.tables.delta import positions as delta_positions
+from spillway.lake.tables.delta.data_files import DataFile
 from spillway.lake.tables.delta.positions import DeltaPositionTable, Mark
 from spillway.lake.tables.plain_changes import LastChanges, NotDirect
 from spillway.lake.tables.positions import Lost, Shape
@@ -200,6 +202,42 @@ def test_a_fold_whose_files_are_gone_is_given_up(
     assert table.table.fold(table.shape, nullcontext) == 0
     table.check()
     assert len([*table.path.glob("*.parquet")]) == 2
+
+
+def test_a_file_with_a_tenth_of_its_rows_gone_is_folded_and_one_with_few_is_not(
+    tmp_path: Path,
+) -> None:
+    table = PositionMerged(tmp_path)
+    table.merge(items(*range(1000)))
+    table.merge([], [(n,) for n in range(0, 1000, 40)])
+    assert table.table.fold(table.shape, nullcontext) == 0
+    table.merge([], [(n,) for n in range(1, 1000, 10)])
+    assert table.table.fold(table.shape, nullcontext) == 1
+    table.check()
+    (file,) = table.table.snapshot().files.values()
+    assert "deletionVector" not in file
+
+
+def test_a_folded_file_has_whole_row_groups(tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array(range(70_000), pa.int64())})
+    file = DataFile(tmp_path, rows.schema, ("id",), {})
+    for _ in range(9):
+        file.write(rows)
+    with pq.ParquetFile(tmp_path / file.close()["path"]) as parquet:
+        groups = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
+    assert groups == [280_000, 280_000, 70_000]
+
+
+def test_a_checkpoint_is_written_when_it_is_said_to_be_due(tmp_path: Path) -> None:
+    table = PositionMerged(tmp_path)
+    table.merge(items(1, 2))
+    table.merge(items(2, 3))
+    assert not table.table.checkpoint()
+    assert table.table.checkpoint(is_due=True)
+    assert (table.path / "_delta_log" / "_last_checkpoint").read_text()
+    assert not table.table.checkpoint(is_due=True)
+    table.merge([], [(1,)])
+    table.check()
 
 
 @pytest.mark.parametrize("what", ["lost", "damaged", "cut", "other key", "stale"])

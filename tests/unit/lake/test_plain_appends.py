@@ -8,13 +8,14 @@ import json
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from harness.object_store import BUCKET, object_store
@@ -22,8 +23,9 @@ from spillway.errors import LakeTableConflict, LeaseLost
 from spillway.lake import lease
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import CHANGE_COLUMNS
+from spillway.lake.tables import positions
 from spillway.lake.tables.contract import Batch
-from spillway.lake.tables.delta import appends
+from spillway.lake.tables.delta import appends, log
 from spillway.lake.tables.delta.merge import open_table
 from spillway.lake.tables.delta.tables import DeltaTables
 from spillway.lake.tables.iceberg import snapshots
@@ -33,7 +35,6 @@ from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from spillway.storage.place import LakePath
 
@@ -165,6 +166,51 @@ def test_iceberg(tmp_path: Path) -> None:
     # Large types are the library's choice.
     assert found.cast(COLUMNS).to_pylist() == [row(1, 1), row(3, 0)]
     assert snapshots.durable_lsn(history.metadata, "shop") == 300
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize("kind", [DeltaTables, IcebergTables])
+def test_a_history_that_is_ahead_is_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, by_position: bool
+) -> None:
+    """What a killed job left between the two comes with the next batch, which has it in history
+    alone.
+    """
+    monkeypatch.setattr(positions, "SMALL_TABLE_BYTES", 0)
+    session: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
+    tables = kind(session, tmp_path, "shop", by_position=by_position)
+    fill(tables, 0, 100, changes(50, ("I", row(1, 0)), ("I", row(2, 0)), ("I", row(3, 0))))
+    files = set((tmp_path / CURRENT / NAME).glob("**/*.parquet"))
+    assert tables.append_plain(
+        NAME, changes(150, ("U", row(1, 1)), ("D", {"id": 2})), batch(0, 200)
+    )
+    assert tables.append_plain(
+        NAME, changes(250, ("U", row(1, 0)), ("I", row(4, 0))), batch(0, 300)
+    )
+    ahead = batch(100, 300)
+    assert tables.merge_plain(NAME, 100, COLUMNS, ("id",), ahead)
+    assert tables.durable_lsn(CURRENT, NAME) == 300
+    if kind is DeltaTables:
+        found = log.load(tmp_path / CURRENT / NAME)
+        stays = {tmp_path / CURRENT / NAME / name for name in found.files} & files
+    else:
+        table = tables.existing(CURRENT, NAME)
+        data, _ = snapshots.live_files(table, table.current_snapshot())
+        stays = {Path(file.file_path) for file in data} & files
+    assert bool(stays) == by_position
+    assert tables.position_table(NAME).has_marks() == by_position
+    current = current_rows(tables, tmp_path)
+    assert [each["id"] for each in current] == [1, 3, 4]
+    assert current[0]["text"] == row(1, 0)["text"]
+
+
+def current_rows(tables: Any, path: Path) -> list[dict[str, Any]]:
+    if isinstance(tables, DeltaTables):
+        table = DeltaTable(str(path / CURRENT / NAME))
+        rows = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all())
+    else:
+        rows = tables.existing(CURRENT, NAME).scan().to_arrow()
+    return sorted(rows.to_pylist(), key=lambda each: int(each["id"]))
 
 
 def test_parquet(tmp_path: Path) -> None:

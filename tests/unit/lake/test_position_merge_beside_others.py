@@ -22,7 +22,7 @@ from harness.object_store import BUCKET, object_store
 from harness.position_table import ITEMS, PositionMerged, items
 from spillway.cli import main
 from spillway.lake.commands import maintain as maintain_command
-from spillway.lake.keys.index import KeyIndex
+from spillway.lake.key_index.index import KeyIndex
 from spillway.lake.state import job_record, position
 from spillway.lake.tables import positions
 from spillway.lake.tables.contract import Batch

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from spillway.consumer.slot import SlotPosition
 from spillway.errors import LakeError, SpillwayError
 from spillway.lake.job import run as job
-from spillway.lake.workers import late as late_workers
+from spillway.lake.worker_failures import late as late_workers
 
 LATE = "terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 

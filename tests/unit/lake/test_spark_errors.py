@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spillway.errors import InvalidLsn, LakeError, SpillwayError, StorageError, WalGap
-from spillway.lake.workers import errors as spark_errors
+from spillway.lake.worker_failures import errors as spark_errors
 
 
 def typed_error(error: Exception) -> SpillwayError:

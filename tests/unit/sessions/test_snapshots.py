@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,11 +22,14 @@ class Decoder:
 
     position: int
     carried_files: frozenset[str] = frozenset({"xid-1.spill"})
+    is_as_serialized: bool = False
+    serialized: int = 0
 
     def carry(self) -> bytes:
         return b"carried"
 
     def serialize(self) -> bytes:
+        self.serialized += 1
         return b"plain"
 
 
@@ -101,3 +105,47 @@ def test_a_full_disk_keeps_the_snapshot_that_was_there(tmp_path: Path) -> None:
     ):
         snapshots.write(cast("Any", Decoder(0x2000)), carries=True)
     assert [path.name for path in layout.snapshots.iterdir()] == ["0000000000001000.snap"]
+
+
+def test_a_state_that_is_as_good_as_before_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = DatabaseLayout(tmp_path, DiskReserve(tmp_path))
+    snapshots = Snapshots(layout)
+    snapshots.prepare()
+    decoder: Any = Decoder(0x1000, is_as_serialized=True)
+    snapshots.write(decoder, carries=False)
+    assert decoder.serialized == 1, "there was none before"
+    for at in (0x2000, 0x3000):
+        decoder.position = at
+        snapshots.write(decoder, carries=False)
+        snapshots.keep_base(at, at)
+        snapshots.remove_before(at)
+    assert decoder.serialized == 1
+    ((lsn, path),) = snapshots.all()
+    assert (lsn, path.read_bytes()) == (0x3000, b"plain")
+    assert [base.lsn for base in snapshots.bases()] == [0x2000, 0x3000]
+    # One that is gone, or was written long ago, is written again; and so is what has changed.
+    path.unlink()
+    decoder.position = 0x4000
+    snapshots.write(decoder, carries=False)
+    assert decoder.serialized == 2
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3601)
+    decoder.position = 0x5000
+    snapshots.write(decoder, carries=False)
+    assert decoder.serialized == 3
+    decoder.position, decoder.is_as_serialized = 0x6000, False
+    snapshots.write(decoder, carries=False)
+    assert decoder.serialized == 4
+
+
+def test_a_state_that_carries_is_not_moved(tmp_path: Path) -> None:
+    """The files that it names are the decoder's, of that position."""
+    snapshots = Snapshots(DatabaseLayout(tmp_path, DiskReserve(tmp_path)))
+    snapshots.prepare()
+    decoder: Any = Decoder(0x1000, is_as_serialized=True)
+    snapshots.write(decoder, carries=True)
+    decoder.position = 0x2000
+    snapshots.write(decoder, carries=False)
+    assert [path.read_bytes() for _, path in snapshots.all()] == [b"carried", b"plain"]

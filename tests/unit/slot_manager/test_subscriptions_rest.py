@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 from harness.subscription_stage import publication, table
 from spillway.declarations.lake_options import LAKE_OPTIONS
@@ -47,7 +49,12 @@ async def test_create_show_list_drop(
     assert again["table_states"][0]["bytes_total"] == 2
     listed = (await client.get("/v1/subscriptions")).json()
     assert listed == {"subscriptions": [again]}
-    assert (await client.delete("/v1/subscriptions/a?keep_slot=true")).status_code == 204
+    subscriptions.left["a"] = ["left there", "remove it"]
+    dropped = await client.delete("/v1/subscriptions/a?keep_slot=true")
+    assert (dropped.status_code, dropped.json()) == (
+        200,
+        {"name": "a", "notes": ["left there", "remove it"]},
+    )
     assert subscriptions.dropped == [("a", True)]
     assert (await client.delete("/v1/subscriptions/a")).json()["code"] == "unknown_subscription"
 
@@ -85,6 +92,20 @@ async def test_enable_disable_refresh_skip_log(
     log = await client.get("/v1/subscriptions/a/log?lines=1")
     assert log.json() == {"name": "a", "lines": ["two"]}
     assert (await client.get("/v1/subscriptions/a/log?lines=-1")).status_code == 400
+
+
+async def test_one_table_is_paused_and_resumed(
+    client: httpx.AsyncClient, subscriptions: FakeSubscriptions
+) -> None:
+    await create(client)
+    tables = (TableState("public.t", "ready"), TableState("public.u", "ready"))
+    subscriptions.change("a", table_states=tables)
+    for call, state in (("pause", "paused"), ("resume", "ready")):
+        answer = await client.post(f"/v1/subscriptions/a/tables/public.t/{call}")
+        told = [(table["table"], table["state"]) for table in answer.json()["table_states"]]
+        assert told == [("public.t", state), ("public.u", "ready")]
+    unknown = await client.post("/v1/subscriptions/a/tables/public.x/pause")
+    assert (unknown.status_code, unknown.json()["code"]) == (400, "invalid_request")
 
 
 async def test_a_lakes_layout_goes_through(client: httpx.AsyncClient) -> None:
@@ -212,7 +233,9 @@ async def test_stats_and_conflicts(
     await create(client)
     nothing = (await client.get("/v1/subscriptions/a/stats")).json()
     assert (nothing["received_lsn"], nothing["confl_insert_exists"]) == (None, 0)
-    table = TableState("public.t", "ready", 5, sync_state="r", changes_per_second=2.5)
+    table = TableState(
+        "public.t", "ready", 5, sync_state="r", changes_per_second=2.5, rows=3, deleted_rows=1
+    )
     subscriptions.change("a", stats=STATS, conflicts=TOTALS, table_states=(table,))
     subscriptions.met["a"] = [MET, {**MET, "id": "0/1/2/k", "kind": "k", "table": "u"}]
     stats = (await client.get("/v1/subscriptions/a/stats")).json()
@@ -221,6 +244,9 @@ async def test_stats_and_conflicts(
     assert (stats["conflicts_dropped"], stats["conflicts_missed"]) == (10, 3)
     assert (stats["changes_per_second"], stats["tables"][0]["sync_state"]) == (2.5, "r")
     assert stats["last_msg_send_time"] == "2026-11-23T08:00:00Z"
+    (told,) = stats["tables"]
+    assert (told["rows"], told["deleted_rows"], told["deleted_share"]) == (3, 1, 0.25)
+    assert (told["files"], told["waiting_since"]) == (None, None)
     conflicts = "/v1/subscriptions/a/conflicts"
     found = (await client.get(conflicts)).json()
     assert found.pop("conflicts")[0] == MET
@@ -241,7 +267,11 @@ async def test_series_of_tables_are_bounded(
 ) -> None:
     monkeypatch.setattr("spillway.slot_manager.metrics.TABLES_MAX", 2)
     await create(client)
-    tables = tuple(TableState(f"public.t{n}", "ready", n) for n in range(5))
+    waits = datetime.now(UTC) - timedelta(hours=1)
+    tables = tuple(
+        TableState(f"public.t{n}", "ready", n, files=n or None, waiting_since=waits if n else None)
+        for n in range(5)
+    )
     counts = {("public.t", "k"): 9, ("public.u", "k"): 2, ("public.u", "l"): 1, ("", "k"): 1}
     totals = ConflictTotals(counts, 1, 3)
     subscriptions.change("a", table_states=tables, conflicts=totals)
@@ -255,7 +285,13 @@ async def test_series_of_tables_are_bounded(
         ("changes", "", "public.t4", "4.0"),
         ("changes", "", "public.t3", "3.0"),
         ("changes", "", "", "3.0"),
+        ("files", "", "public.t4", "4.0"),
+        ("files", "", "public.t3", "3.0"),
+        ("files", "", "", "3.0"),
+        ("waiting_seconds", "", "public.t4", ANY),
+        ("waiting_seconds", "", "public.t3", ANY),
     ]
+    assert all(float(value) >= 3600 for name, _, _, value in found if name == "waiting_seconds")
     assert "spillway_subscription_conflicts_missed{" in text
 
 

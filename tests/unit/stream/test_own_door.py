@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,14 +20,35 @@ from spillway.apply.stream import ArrivingChanges
 from spillway.errors import InvalidRequest, NotReady, SlotActive, Unauthenticated, UnknownSlot
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import open_own_stream
+from spillway.stream.own_client import OwnStreamReader
 from spillway.stream.own_door import OwnDoor
 from spillway.token_gate import TokenGate
+from spillway.v1 import change_stream_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _TOKEN = "t0ken"
 _LARGE = 200_000
+#: how long a program may be silent here
+_SILENT_S = 1.0
+#: A program that says often that it lives, and reads nothing until it is told to by a line.
+_PROGRAM = """
+import sys
+from spillway.errors import NotReady
+from spillway.stream.own_client import OwnStreamReader
+from spillway.v1 import change_stream_pb2
+reader = OwnStreamReader(
+    sys.argv[1], change_stream_pb2.Start(slot_name="s1"), sys.argv[2], "stopped", alive_s=0.1
+)
+print("has it", flush=True)
+sys.stdin.readline()
+try:
+    while True:
+        next(reader)
+except NotReady as error:
+    print(error.code, flush=True)
+"""
 
 
 class Served:
@@ -38,7 +62,7 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._door = OwnDoor(self.engine, TokenGate(_TOKEN), path)
+        self._door = OwnDoor(self.engine, TokenGate(_TOKEN), path, client_timeout_s=_SILENT_S)
         self.run(self._door.start)
 
     def run(self, call: Callable[[], Any]) -> None:
@@ -206,6 +230,56 @@ def test_the_reading_thread_rests_while_little_comes(served: Served) -> None:
         assert time.monotonic() - began < 20
         arriving.confirm(arriving.received_lsn, arriving.received_lsn)
     assert served.engine.slots["s1"].confirmed_flush_lsn == served.engine.decoded_lsn
+
+
+def _until(what: str, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_a_program_that_is_stopped_loses_its_slot(served: Served) -> None:
+    """SIGSTOP, with more for it than the socket holds; who lives and reads nothing keeps it."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, served.path, _TOKEN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "has it\n"
+        for n in range(6):
+            served.commit(f"{n}:" + "x" * 1_000_000)
+        time.sleep(2 * _SILENT_S)
+        assert served.engine.slots["s1"].active
+        program.send_signal(signal.SIGSTOP)
+        _until("the slot is free", lambda: not served.engine.slots["s1"].active)
+        with open_own_stream(served.path, "s1", token=_TOKEN) as other:
+            assert _texts(other, 6)[5].startswith("5:")
+        program.send_signal(signal.SIGCONT)
+        told, _ = program.communicate("go on\n", timeout=30)
+        assert told == f"{NotReady.code}\n"
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def test_a_program_that_waits_long_keeps_its_slot(served: Served) -> None:
+    start = change_stream_pb2.Start(slot_name="s1")
+    reader = OwnStreamReader(served.path, start, _TOKEN, "waits", alive_s=0.1)
+    time.sleep(2 * _SILENT_S)
+    served.commit("late")
+    assert _texts(reader, 1) == ["late"]
+    reader.close()
+
+
+@pytest.mark.parametrize("alive_s", [0, -1, 61, float("nan")])
+def test_how_often_a_program_says_that_it_lives_has_bounds(served: Served, alive_s: float) -> None:
+    start = change_stream_pb2.Start(slot_name="s1")
+    with pytest.raises(InvalidRequest, match="alive_s"):
+        OwnStreamReader(served.path, start, _TOKEN, "odd", alive_s=alive_s)
 
 
 def _take_all(arriving: ArrivingChanges) -> None:

@@ -54,11 +54,24 @@ async def test_the_life_of_one(stub: Any, subscriptions: FakeSubscriptions) -> N
     subscriptions.logs["a"] = [f"line {number}" for number in range(200)]
     log = await stub.GetSubscriptionLog(pb.GetSubscriptionLogRequest(name="a"))
     assert (len(log.lines), log.lines[-1]) == (100, "line 199")
-    await stub.DropSubscription(pb.DropSubscriptionRequest(name="a", keep_slot=True))
+    subscriptions.left["a"] = ["left there", "remove it"]
+    dropped = await stub.DropSubscription(pb.DropSubscriptionRequest(name="a", keep_slot=True))
+    assert list(dropped.notes) == ["left there", "remove it"]
     assert subscriptions.dropped == [("a", True)]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.GetSubscription(pb.GetSubscriptionRequest(name="a"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_one_table_is_paused_and_resumed(stub: Any, subscriptions: FakeSubscriptions) -> None:
+    await stub.CreateSubscription(wanted())
+    subscriptions.change("a", table_states=(TableState("public.t", "ready"),))
+    one = pb.SubscriptionTableRequest(name="a", table="public.t")
+    assert (await stub.PauseSubscriptionTable(one)).table_states[0].state == "paused"
+    assert (await stub.ResumeSubscriptionTable(one)).table_states[0].state == "ready"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.PauseSubscriptionTable(pb.SubscriptionTableRequest(name="a", table="public.x"))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_how_one_is(stub: Any, subscriptions: FakeSubscriptions) -> None:

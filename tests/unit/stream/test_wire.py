@@ -55,6 +55,35 @@ def test_standard_parser_reads_what_we_write(
     assert (batch.count, batch.final) == (len(rows), final)
 
 
+@given(messages, lsns, lsns, lsns)
+def test_what_is_written_plainly_is_read(
+    rows: list[tuple[int, int, bytes]], start: Lsn, end: Lsn, confirm: Lsn
+) -> None:
+    said = StreamBatch(encoded(rows), start, end, confirm)
+    data = wire.encode_plainly(said)
+    batch, standard = wire.decode_plain(data), wire.decode_response(wire.encode_changes(said))
+    assert list(batch.messages()) == rows
+    assert (batch.wal_start, batch.wal_end, batch.confirm_lsn) == (start, end, confirm)
+    assert (batch.count, batch.final) == (standard.count, False)
+    assert 0 <= standard.send_time - batch.send_time < 60_000_000
+    assert list(batch.lengths) == list(standard.lengths)
+
+
+@given(messages.filter(len), st.data())
+def test_what_is_cut_or_changed_is_no_plain_message(
+    rows: list[tuple[int, int, bytes]], data: st.DataObject
+) -> None:
+    whole = wire.encode_plainly(StreamBatch(encoded(rows), Lsn(1), Lsn(2), Lsn(3)))
+    with pytest.raises(MalformedMessage):
+        wire.decode_plain(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(MalformedMessage):
+        wire.decode_plain(whole + b"x")
+    more = (len(rows) + 1).to_bytes(4, "little")
+    with pytest.raises(MalformedMessage):
+        # Of one message more, whose length would be what stands there.
+        wire.decode_plain(whole[:32] + more + whole[36:] + b"\xff" * 4)
+
+
 @given(st.lists(st.tuples(lsns, lsns, st.booleans()), min_size=1, max_size=6))
 def test_streams_that_share_messages_send_what_each_would_alone(
     said: list[tuple[Lsn, Lsn, bool]],

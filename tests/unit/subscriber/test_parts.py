@@ -277,16 +277,23 @@ JOB = {
     "conf": {"spark.sql.shuffle.partitions": "8", "spark.local.dir": "/a=b,c"},
     "partition_root": ["a.b", "all"],
     "soft_deletes": ["a.b"],
+    "merge_interval": {"all": "1m", "a.b": "0s"},
     "mask": {"a.b": ["hash(x)", "constant(y z:a=b c)"], "a.c": []},
 }
 DELTA = {
     "partition_history": "day",
     "partition_by": {"a.b": ["day(at)", "region"], "a.c": []},
     "cluster_by": {"a.b": ["x", "y z"]},
+    "register_in": "thrift://metastore:9083",
+    "register_prefix": "lake_",
 }
 #: Options of both.
 VERSIONED = {"merge": "position"}
-ICEBERG = {"iceberg_catalog": "prod", "iceberg_prefix": "shop_"}
+ICEBERG = {
+    "iceberg_catalog": "prod",
+    "iceberg_prefix": "shop_",
+    "iceberg_location": "catalog",
+}
 
 
 def test_every_option_of_a_lake_is_one_of_its_job() -> None:
@@ -311,6 +318,11 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
         assert "--table=a.--c" in program.arguments
         assert "s3cret" not in " ".join(program.arguments) + repr(program) + repr(plan())
         assert program.environment == {"SPILLWAY_LAKE_SOURCE_DSN": "host=db password=s3cret"}
+        check = LakeTarget().check_program(plan(target=target))
+        looked_at = parse_command(list(check.arguments[3:]))
+        assert looked_at["table_format"].value == format_
+        assert {name: looked_at[name] for name in JOB} == {name: parsed[name] for name in JOB}
+        assert check.environment == {}
     bare = LakeTarget().program(plan(copy_data=False))
     assert "--initial-load" not in bare.arguments
     assert bare.environment == {}
@@ -374,6 +386,10 @@ def test_a_layout_is_refused_where_the_job_would_refuse_it(layout: dict[str, Any
         ({"interval_s": True}, "interval_s"),
         ({"driver_memory": "lots"}, "driver_memory"),
         ({"column_names": "odd"}, "column_names"),
+        ({"merge_interval": ["a.b=1m"]}, "merge_interval"),
+        ({"merge_interval": {"b": "1m"}}, "merge_interval"),
+        ({"merge_interval": {"a.b": "1 m"}}, "merge_interval"),
+        ({"merge_interval": {"a.b": 60}}, "merge_interval"),
         ({"partition_root": "a.b"}, "partition_root"),
         ({"partition_root": ["b"]}, "partition_root"),
         ({"partition_root": [7]}, "partition_root"),

@@ -406,6 +406,31 @@ async def test_skip(stage: Stage) -> None:
     ]
 
 
+async def test_one_table_is_paused_while_its_program_goes_on(stage: Stage) -> None:
+    stage.engine.tables[("shop", "shop")] = [table("public.a"), table("public.b")]
+    await stage.create("a", tables=("public.a", "public.b"))
+    pid = (await stage.wait("a", streams)).pid
+    await stage.subscriptions.pause_table("a", "public.b")
+    after = await stage.subscriptions.resume_table("a", "public.b")
+    assert after.pid == pid
+    (asked,) = stage.root.rglob("*.asked")
+    assert asked.read_text() == "pause public.b;resume public.b;"
+    with pytest.raises(InvalidRequest, match=r"no table public\.c"):
+        await stage.subscriptions.pause_table("a", "public.c")
+
+
+async def test_a_table_that_is_copied_is_not_paused(stage: Stage) -> None:
+    stage.engine.tables[("shop", "shop")] = [table("public.a")]
+    target = {"kind": "fake", "mode": "copying"}
+    await stage.create("a", tables=("public.a",), target=target)
+    await stage.wait("a", lambda one: one.table_states)
+    with pytest.raises(Conflict, match="still being copied"):
+        await stage.subscriptions.pause_table("a", "public.a")
+    # Its kind has nothing that resumes one.
+    with pytest.raises(UnsupportedFeature, match="can't be paused or resumed"):
+        await stage.subscriptions.resume_table("a", "public.a")
+
+
 @pytest.mark.parametrize("keep_slot", [False, True])
 async def test_drop(stage: Stage, keep_slot: bool) -> None:
     await stage.create("a")

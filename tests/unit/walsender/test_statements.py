@@ -37,11 +37,23 @@ def test_untouched(text: str) -> None:
     [
         ("SELECT * FROM pg_replication_slots", ("SELECT * FROM ", " AS pg_replication_slots")),
         ("select * from PG_CATALOG.Pg_Replication_Slots s;", ("select * from ", " s;")),
-        ("SELECT * FROM a, pg_replication_slots AS r (x) WHERE y", ("SELECT * FROM a, ", " AS r (x) WHERE y")),  # noqa: E501
-        ("SELECT * FROM (a JOIN pg_replication_slots ON true)", ("SELECT * FROM (a JOIN ", " AS pg_replication_slots ON true)")),  # noqa: E501
-        ("SELECT (SELECT count(*) FROM pg_replication_slots), 2", ("SELECT (SELECT count(*) FROM ", " AS pg_replication_slots), 2")),  # noqa: E501
+        (
+            "SELECT * FROM a, pg_replication_slots AS r (x) WHERE y",
+            ("SELECT * FROM a, ", " AS r (x) WHERE y"),
+        ),
+        (
+            "SELECT * FROM (a JOIN pg_replication_slots ON true)",
+            ("SELECT * FROM (a JOIN ", " AS pg_replication_slots ON true)"),
+        ),
+        (
+            "SELECT (SELECT count(*) FROM pg_replication_slots), 2",
+            ("SELECT (SELECT count(*) FROM ", " AS pg_replication_slots), 2"),
+        ),
         ("TABLE pg_replication_slots", ("SELECT * FROM ", " AS pg_replication_slots")),
-        ("COPY (TABLE pg_replication_slots) TO STDOUT", ("COPY (SELECT * FROM ", " AS pg_replication_slots) TO STDOUT")),  # noqa: E501
+        (
+            "COPY (TABLE pg_replication_slots) TO STDOUT",
+            ("COPY (SELECT * FROM ", " AS pg_replication_slots) TO STDOUT"),
+        ),
     ],
 )  # fmt: skip
 def test_replaced(text: str, around: tuple[str, str]) -> None:
@@ -94,7 +106,10 @@ def test_calls() -> None:
         ("0/1", 0),
     ]
     assert statement.parameters == 1
-    rows = "SELECT pg_drop_replication_slot(r.slot_name) FROM pg_replication_slots r WHERE r.slot_name = $1"  # noqa: E501
+    rows = (
+        "SELECT pg_drop_replication_slot(r.slot_name)"
+        " FROM pg_replication_slots r WHERE r.slot_name = $1"
+    )
     of_rows = rewrite(rows, 18)
     assert of_rows is not None
     assert of_rows.call is not None

@@ -311,6 +311,8 @@ cdef class ReorderBuffer:
     cdef uint32_t _end
     # How many batches had records of the database itself.
     cdef readonly uint64_t own_batches
+    # How many records were looked at, its own and everyone's; again when it went on at one.
+    cdef readonly uint64_t looked_at
     # Index of the record that run stopped at.
     cdef readonly Py_ssize_t index
 
@@ -437,6 +439,7 @@ cdef class ReorderBuffer:
                 break
             record = &batch.records[i]
             self.index = i
+            self.looked_at += 1
             action = self._actions[(<uint32_t> record.rmid << 4) | (record.info >> 4)]
             txn = NULL
             if record.top_xid != 0 and record.xid != 0:

@@ -29,6 +29,19 @@
     target.replaceChildren(box);
   });
 
+  // What was asked for a part of the page that is gone meanwhile is nobody's: what it would put
+  // elsewhere (sizes of tables) would be put beside what took its place. No event of a part that is
+  // gone comes here, so each is listened to where it is asked for.
+  const askedFor = new WeakSet();
+  document.body.addEventListener("htmx:beforeRequest", (event) => {
+    const target = event.detail.target;
+    if (!target || askedFor.has(target)) return;
+    askedFor.add(target);
+    target.addEventListener("htmx:beforeSwap", (swap) => {
+      if (!swap.target.isConnected) swap.detail.shouldSwap = false;
+    });
+  });
+
   // -- times: the reader's own zone, with UTC beside them ----------------------------------------
   const two = (number) => String(number).padStart(2, "0");
   const local = (at) =>
@@ -124,11 +137,22 @@
   }
 
   // -- times that are typed: the reader's zone, told in UTC -------------------------------------
-  document.body.addEventListener("htmx:configRequest", (event) => {
-    for (const field of event.detail.elt.querySelectorAll("input[type=datetime-local]")) {
+  const typed = "input[type=datetime-local]";
+  for (const field of document.querySelectorAll(typed)) {
+    for (const said of field.parentElement.querySelectorAll(".of-utc")) said.remove();
+    // As the service wrote it: what a browser has kept of a visit before is local already.
+    const at = new Date(`${field.defaultValue}Z`);
+    if (!Number.isNaN(at.getTime())) field.value = local(at).replace(" ", "T");
+  }
+  // However a form is sent; and what is not asked is not in the address.
+  document.addEventListener("formdata", (event) => {
+    const { target: form, formData } = event;
+    for (const field of form.querySelectorAll(typed)) {
       const at = new Date(field.value);
-      if (!Number.isNaN(at.getTime())) event.detail.parameters[field.name] = at.toISOString();
+      if (!Number.isNaN(at.getTime())) formData.set(field.name, at.toISOString().replace(".000Z", "Z"));
     }
+    if (form.id !== "question") return;
+    for (const [name, value] of [...formData]) if (value === "") formData.delete(name);
   });
 
   // -- what opens over the page closes by Escape, and by a click beside it ------------------------
@@ -243,7 +267,13 @@
   const named = () => {
     const place = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!place) return;
-    if (place.tagName !== "DETAILS") return place.focus();
+    if (place.tagName !== "DETAILS") {
+      const folded = place.closest("details:not([open])");
+      if (folded) folded.open = true;
+      // The browser has gone there already; a reader may be elsewhere by now.
+      if (document.activeElement === document.body) place.focus();
+      return;
+    }
     place.open = true;
     place.scrollIntoView({ block: "center" });
     (place.querySelector("input:not([type=hidden]), button, textarea") || place.querySelector("summary")).focus({ preventScroll: true });

@@ -1,4 +1,4 @@
-// The forms that add something: looking for a table among those that may be ticked.
+// The forms that add something: looking for a table among those that may be ticked, and what does the same beside them.
 "use strict";
 (() => {
   const filter = (input) => {
@@ -15,6 +15,11 @@
   };
   document.addEventListener("input", (event) => {
     if (event.target.id === "f-look-for") filter(event.target);
+  });
+  // After htmx, which asks for it when it opens.
+  addEventListener("load", () => {
+    const beside = document.querySelector(".is-beside > .as-commands");
+    if (beside && matchMedia("(min-width: 1400px)").matches) beside.open = true;
   });
   document.addEventListener("htmx:afterSwap", () => {
     const input = document.getElementById("f-look-for");

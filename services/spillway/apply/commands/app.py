@@ -24,7 +24,7 @@ from spillway.apply.options import ApplyOptions
 from spillway.apply.selection import Selection
 from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.status import ApplyStatusFile
-from spillway.apply.target.forget import forget_subscription
+from spillway.apply.target.forget import forget_sql, forget_subscription
 from spillway.apply.worker import ApplyWorker
 from spillway.caller import OWN_SOCKET_VARIABLE
 from spillway.collector import collector
@@ -183,8 +183,18 @@ def check(**given: Any) -> None:
 
 @app.command()
 @_takes_settings
-def forget(slot: Slot = "", **given: Any) -> None:
+def forget(
+    slot: Slot = "",
+    show: Annotated[
+        bool, typer.Option("--show", help="Print a statement that does it, and ask nobody.")
+    ] = False,
+    **given: Any,
+) -> None:
     """Remove what the subscription keeps on the target: its position, its origin, the states of its
     tables. Rows of tables stay.
     """
-    forget_subscription(target_plan(_settings(slot=slot, **given)))
+    plan = target_plan(_settings(slot=slot, **given))
+    if show:
+        typer.echo(forget_sql(plan))
+    else:
+        forget_subscription(plan)

@@ -1,8 +1,8 @@
 """One conflict: what was met, and what became of it.
 
-:meth:`Conflict.message` and :meth:`Conflict.detail` are PostgreSQL 18's, word by word, so that who
-knows its log knows ours; of update_deleted 19's. In rows and keys a value is the text that the
-type's output function makes; None is NULL.
+:meth:`Conflict.message` and :meth:`Conflict.detail` are PostgreSQL 18's word for word (19's for
+update_deleted), so that whoever knows its log can read ours. In rows and keys a value is the text
+that the type's output function makes; None is NULL.
 
 Source: ReportApplyConflict, errdetail_apply_conflict, build_tuple_value_details
 (src/backend/replication/logical/conflict.c), ExecBuildSlotValueDescription

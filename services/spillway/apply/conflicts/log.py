@@ -1,17 +1,17 @@
 """Where conflicts are written down: a file of bounded size beside the program's status file, from
 which the subscriber takes them into the metadata store.
 
-A line a conflict, JSON. The file is appended to before the transaction is committed that met them:
-a conflict that was resolved is never forgotten, and one whose transaction is tried again is written
-again under the same id, of which a reader keeps the last. A file that is full becomes ``….1`` and
-a new one begins, so that never more than twice :data:`FILE_BYTES_MAX` are kept.
+A line is a conflict, as JSON. It is appended before the transaction that met it commits, so that a
+conflict that was resolved is never forgotten. If the transaction is tried again, its conflicts are
+written again under the same ids, and a reader keeps the last line of each id. A file that is full
+becomes ``….1`` and a new one begins, so that never more than twice :data:`FILE_BYTES_MAX` are kept.
 
-Lines are numbered, over all files and programs that had the directory: ``log`` is what tells it
-from any other directory, ``position`` counts from 1. So a reader knows what it has, wherever it
-died, and how many were overwritten before it came.
+Lines are numbered across all files, and all programs that had the directory: ``log`` tells this
+directory from any other, ``position`` counts from 1. So a reader knows which lines it has, wherever
+it died, and how many were overwritten before it came.
 
-That a file can't be written ends nothing: the rows on the target are what matters. Its numbers are
-missing then.
+A file that can't be written ends nothing: the rows on the target are what matters. The numbers of
+those conflicts are missing then.
 """
 
 from __future__ import annotations

@@ -97,7 +97,9 @@ class ConflictRules:
         ]
 
     def merging(self, table: str) -> bool:
-        """Whether *table* is merged column by column, which needs REPLICA IDENTITY FULL."""
+        """Whether *table*, ``schema.table`` on the target, is merged column by column; that needs
+        REPLICA IDENTITY FULL.
+        """
         return self.of(table, ConflictKind.UPDATE_ORIGIN_DIFFERS) == Resolution.MERGE
 
     def _all(self) -> list[tuple[str, Mapping[ConflictKind, Resolution]]]:

@@ -1,20 +1,20 @@
-"""Rows that are gone from the target, as who was there before them sees them: what tells
+"""Rows that are gone from the target, as an older snapshot still sees them: what tells
 ``update_deleted`` from ``update_missing``.
 
 PostgreSQL 19's worker keeps dead rows from being vacuumed until no transaction of the source may
 update them any more, and looks at them. No SQL sees a dead row, but an older snapshot still sees
 the row itself, and keeps it; its ``xmax`` says which transaction took it away, and the target's
-commit timestamps whose that was, and when. Whether that deleted the row, or changed it first, says
-the error that an attempt to delete it once more meets. ::
+commit timestamps whose that was, and when. An attempt to delete the row once more meets an error,
+which says whether that transaction deleted the row or changed it. ::
 
     ──── snapshot 1 ──────── snapshot 2 ──────────────────────────────────▶ the target's time
           source was at S1    source was at S2
                                     once the target has everything before S2, snapshot 1 is let go:
                                     what was deleted before snapshot 2 can't be updated any more
 
-A session each holds the snapshots, two at most, in a transaction that writes nothing and keeps no
-lock. It is let go after a bounded time, too, whatever the source does. A third one looks, in
-transactions that are rolled back.
+Each snapshot, two at most, is held by a session of its own, in a transaction that writes nothing
+and keeps no lock. A snapshot is let go after a bounded time, too, whatever the source does. A third
+session looks, in transactions that are rolled back.
 
 What is not seen: a row that was made and deleted between two snapshots; and of one that was changed
 and then deleted since, who deleted it, and when.

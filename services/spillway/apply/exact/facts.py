@@ -1,8 +1,8 @@
-"""What the target's catalog says of a table that only who meets a conflict needs to know: all of
-its columns, and its unique indexes with their expressions and conditions.
+"""What the target's catalog says of a table and only a conflict makes needed: all of its columns,
+and its unique indexes with their expressions and conditions.
 
-Of a partitioned table the root's indexes are told, of which every partition has its own; and those
-that some partitions have alone, with what says whether a row lies there.
+Of a partitioned table these are the root's indexes, of which every partition has its own, and those
+that only some partitions have, with the condition under which a row lies there.
 """
 
 from __future__ import annotations

@@ -216,6 +216,9 @@ class _Writing:
                 return
             if resolution == Resolution.MERGE:
                 positions = self._changed()
+        elif self.rows.statements.table.merges:
+            # What it holds of another origin may be from a merge before.
+            positions = self._changed()
         positions = [i for i in positions if change.new[i] is not UNCHANGED]
         self._write_over(found, change.new, positions)
 

@@ -2,7 +2,7 @@
 
 Texts are made once for each set of columns and kept (:class:`TableStatements`), so that the session
 prepares them once. Parameters are text in the source's form, of a type that the server infers from
-where they stand, so that the type's input function reads them as PostgreSQL's worker has it; where
+where they stand, so that the type's input function reads them, as with PostgreSQL's worker; where
 nothing says the type, there is a cast.
 
 Values in binary form never come here: the stream is asked for text.
@@ -130,13 +130,15 @@ class TableStatements:
         """Which values an update sets; None if the row's present values have to say.
 
         A column that is GENERATED ALWAYS AS IDENTITY can't be set, so it is left out where the
-        change tells that its value stays.
+        change tells that its value stays. Where columns are merged, those that the source did not
+        change are: the target's may be somebody else's.
         """
         assert change.new is not None
         found: list[int] = []
+        before = change.old if self.table.merges and not change.old_is_key else None
         for i, column in enumerate(self.table.columns):
             value = change.new[i]
-            if value is UNCHANGED:
+            if value is UNCHANGED or (before is not None and before[i] == value):
                 continue
             if column.identity == "a":
                 is_key = self.table.relation.columns[i].is_key

@@ -1,8 +1,8 @@
 """Transactions, written change by change: each source transaction in one of the target's.
 
 A transaction is cut into chunks. A chunk's statements are sent in one go (pipeline mode), each as
-if nothing were in its way, and what the server says of each tells whether that was so: one row, and
-of no other origin. If it was not, the chunk is taken back and written again by
+if nothing were in its way. What the server answers tells whether that was so: one row was met, and
+no other origin had written it. If it was not, the chunk is taken back and written again by
 :mod:`spillway.apply.exact.one_by_one`, which tells conflicts and resolves them. ::
 
     BEGIN ─▶ chunk 1 ─▶ SAVEPOINT ─▶ chunk 2 ─▶ SAVEPOINT ─▶ chunk 3 ─▶ … ─▶ position, COMMIT
@@ -15,9 +15,8 @@ large the transaction is: a group that holds a piece of one is written as it com
 transaction stays open until its end arrives.
 
 What is passed over: tables that ``should_apply`` refuses, and logical messages but for events of
-DDL (:mod:`spillway.apply.schema`).
-TRUNCATE takes the tables that are applied, with RESTART IDENTITY, and never cascades further than
-the source said, as PostgreSQL's worker.
+DDL (:mod:`spillway.apply.schema`). TRUNCATE takes the tables that are applied, with RESTART
+IDENTITY, and never cascades further than the source said, as with PostgreSQL's worker.
 
 Source: apply_handle_begin, apply_handle_commit, apply_handle_truncate
 (src/backend/replication/logical/worker.c)

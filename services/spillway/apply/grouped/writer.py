@@ -8,11 +8,12 @@
                                                     position, COMMIT      ROLLBACK: False
 
 This is optimistic: it assumes that the target's rows are as the source's changes expect them, and
-looks whether that was so. Each statement says how many rows it wrote; a row that is missing, one
+looks whether that was so. Each statement says how many rows it wrote. A row that is missing, one
 that is there already, one that was written under another origin (where the target keeps commit
-timestamps), a constraint: nothing is left, and the group is to be written change by change by the
-exact writer, which finds out which row it was and what that is called. What is committed is what
-PostgreSQL's worker would have left. docs/explanation/apply.md says why.
+timestamps), or a constraint that refuses one: then all is rolled back, and the group is to be
+written change by change by the exact writer, which finds out which row it was and what that is
+called. What is committed is what PostgreSQL's worker would have left. docs/explanation/apply.md
+says why.
 
 A transaction that is larger than a group comes in pieces, which one open transaction takes one
 after the other. When a piece does not fit, those before it are rolled back, too, and can't be given
@@ -31,7 +32,6 @@ from psycopg import pq
 from spillway._kernels.apply.netting import steps
 from spillway.apply.grouped import statements
 from spillway.apply.target.failures import from_postgres
-from spillway.apply.target.session import lsn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,8 +103,12 @@ class GroupedWriter:
         #: names of what is prepared
         self._prepared: dict[bytes, bytes] = {}
         self._names = 0
-        #: … for good
-        self._kept_names: dict[bytes, bytes] = {}
+        #: … of the statement that is in every commit
+        self._position = b""
+        #: a plan for each table, by the source's relation id, with what it was made for
+        self._plans: dict[int, tuple[MatchedTable, StepPlan]] = {}
+        #: statements of steps, with the table that they were made for
+        self._queries: dict[tuple[object, ...], tuple[MatchedTable, bytes | None]] = {}
         #: whether the group goes on with the transaction that pieces before it have begun
         self._goes_on = False
         self._origins = self._own_origins()
@@ -202,6 +206,7 @@ class GroupedWriter:
             psycopg.Error: the target did not answer.
         """
         self._origins = self._own_origins()
+        self._queries.clear()
 
     # -- one attempt --------------------------------------------------------------------------
 
@@ -234,19 +239,23 @@ class GroupedWriter:
     ) -> None:
         """Write new rows and commit, in one round trip: an INSERT writes all of its rows or fails,
         and behind what failed nothing is done. So nobody needs to look before the commit.
+
+        What is sent up to a Sync is one transaction, without BEGIN and COMMIT.
         """
-        commit = [
-            (self._kept(query), params) for query, params in self._session.commit_queries(head)
-        ]
+        position = self._position or self._keep_position()
         pipeline = _Pipeline(self._pgconn)
         # Rows that are new are looked for nowhere: the planner may do as it likes.
-        pipeline.add(b"BEGIN")
         for step in made:
             self._add(pipeline, step, tables)
-        ended = 0
-        for name, params in commit:
-            ended = pipeline.execute(name, params, (0,) * len(params))
-        self._session.committed(head, lsn_of(pipeline.run()[ended]))
+        pipeline.execute(position, self._session.position_values(head), (1, 1))
+        try:
+            pipeline.run()
+        except psycopg.Error:
+            # It is rolled back by now, if the connection is there.
+            if self._pgconn.status == pq.ConnStatus.OK:
+                self._forget_unprepared()
+            raise
+        self._session.committed(head)
 
     def plans(self, group: ChangeGroup) -> Plans | None:
         """What to do with each table; None when one can't be written so. Tables that are not to be
@@ -273,11 +282,19 @@ class GroupedWriter:
             others = one.updates or one.deletes
             if not (table.groupable if others else table.groupable_inserts) or table.fires:
                 return None
-            found[relation] = (
-                table,
-                statements.plan(table, copy_from=self.copy_from, since=since),
-            )
+            found[relation] = self._plan(table, since)
         return found
+
+    def _plan(self, table: MatchedTable, since: int) -> tuple[MatchedTable, StepPlan]:
+        """Return a table's plan; the last one if nothing differs."""
+        known = self._plans.get(table.relation.relation_id)
+        if known is not None and known[0] is table:
+            plan = known[1]
+            if plan.since == since and plan.copy_from == self.copy_from:
+                return known
+        made = table, statements.plan(table, copy_from=self.copy_from, since=since)
+        self._plans[table.relation.relation_id] = made
+        return made
 
     def _since(self, relation: SourceRelation, heads: Sequence[TransactionHead]) -> int | None:
         """The first commit of the group that counts for a table; None if none does."""
@@ -333,12 +350,24 @@ class GroupedWriter:
         """Add a step's statement; return its place among the results, None if it can't be said in
         one.
         """
-        assert step.relation is not None
-        query = statements.sql(tables[step.relation][0], step, self._origins)
+        query = self._query(step, tables)
         if query is None:
             return None
         self.statements += 1
         return pipeline.execute(self._name(query, pipeline), step.params, step.formats)
+
+    def _query(self, step: Step, tables: Plans) -> bytes | None:
+        """Return a step's statement; see :func:`.statements.sql`."""
+        assert step.relation is not None
+        table = tables[step.relation][0]
+        key = table.oid, step.kind, step.columns, step.formats if step.kind == "copy" else ()
+        known = self._queries.get(key)
+        if known is None or known[0] is not table:
+            if len(self._queries) >= _PREPARED_MAX:
+                self._queries.clear()
+            known = table, statements.sql(table, step, self._origins)
+            self._queries[key] = known
+        return known[1]
 
     def _mismatch(self, pipeline: _Pipeline, expected: Sequence[tuple[int, Step]]) -> str:
         """Have the pipeline done, and compare; return what differs."""
@@ -353,8 +382,7 @@ class GroupedWriter:
         return ""
 
     def _copy(self, step: Step, tables: Plans) -> str:
-        assert step.relation is not None
-        query = statements.sql(tables[step.relation][0], step, self._origins)
+        query = self._query(step, tables)
         assert query is not None
         self.statements += 1
         with self._connection.cursor() as cursor:
@@ -364,18 +392,16 @@ class GroupedWriter:
                 return ""
             return f"{_what(step)} wrote {cursor.rowcount}"
 
-    def _kept(self, query: bytes) -> bytes:
-        """Return what a statement of every commit is prepared as: for good, and outside of what
-        may fail, behind which nothing is prepared.
+    def _keep_position(self) -> bytes:
+        """Prepare the statement that is in every commit, for good, and outside of what may fail,
+        behind which nothing is prepared; return its name.
         """
-        if (known := self._kept_names.get(query)) is None:
-            self._names += 1
-            known = b"spillway_%d" % self._names
-            pipeline = _Pipeline(self._pgconn)
-            pipeline.prepare(known, query)
-            pipeline.run()
-            self._kept_names[query] = known
-        return known
+        self._names += 1
+        self._position = b"spillway_%d" % self._names
+        pipeline = _Pipeline(self._pgconn)
+        pipeline.prepare(self._position, self._session.position_query())
+        pipeline.run()
+        return self._position
 
     def _name(self, query: bytes, pipeline: _Pipeline) -> bytes:
         """Return what a statement is prepared as, and prepare it if it is not; the one that was

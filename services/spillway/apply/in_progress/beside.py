@@ -7,8 +7,8 @@ came after it, too: that is its own, or its subtransactions'.
 
 It is optimistic. The commit's LSN and time aren't known yet, so no conflict could be resolved or
 told; another transaction of ours may have to commit before this one can go on. So whatever is not
-as expected, a lock that is waited for longer than :data:`LOCK_WAIT_MS` among it, rolls the
-transaction back, and it is *left*: its end brings it whole, by the way of every other one.
+as expected, such as a lock that is waited for longer than :data:`LOCK_WAIT_MS`, rolls the
+transaction back, and it is *left*: at its end it comes whole, and is written as any other is.
 
 The connection has an origin of the subscription's, as those that copy tables have: a subscription
 in the other direction looks at each row's.
@@ -63,6 +63,7 @@ class BesidePlan:
         target: of the subscription's sessions.
         uses_origin: the subscription's session has one, so these need one.
         rename: the name on the target of a (schema, table) of the source.
+        merging: whether ``schema.table`` of the target is merged column by column.
         should_apply: of a table and a commit's LSN.
         log: is not written to: conflicts are told when the transaction has ended.
     """
@@ -70,6 +71,7 @@ class BesidePlan:
     target: TargetPlan
     uses_origin: bool
     rename: Rename
+    merging: Callable[[str], bool]
     should_apply: Callable[[SourceRelation, int], bool]
     log: ConflictLog
 
@@ -188,7 +190,7 @@ class Beside:
             session = self._connected()
             writer = ExactWriter(
                 session,
-                TargetTables(self._plan.rename),
+                TargetTables(self._plan.rename, self._plan.merging),
                 ExactOptions(),
                 self._plan.log,
                 self._plan.should_apply,

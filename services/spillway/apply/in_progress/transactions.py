@@ -4,9 +4,9 @@ As many as :data:`BESIDE_MAX` are applied as they come (:mod:`.beside`). Others 
 kept of them, since the service has each whole in its log until the slot is confirmed past it. When
 one of these ends, the worker peeks at the slot for it alone.
 
-A transaction is left, too, when the subscription's tables change meanwhile, as which of its changes
-count is known by its commit only; and when the worker itself waited too long for a lock, which one
-of these may hold. Those are remembered: opened again, the stream may bring them again from their
+A transaction is also left when the subscription's tables change meanwhile, because only its commit
+decides which of its changes count; and when the worker itself waited too long for a lock, which one
+of these may hold. Those are remembered, because the stream, opened again, may bring them from their
 beginning.
 
 Source: src/backend/replication/logical/applyparallelworker.c (pa_can_start)

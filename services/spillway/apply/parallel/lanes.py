@@ -10,8 +10,8 @@ time.
 A lane is a thread with a connection. It finds out what its group comes to, and with it the set of
 all keys that the group touches and all values that it takes of other unique indexes. When an
 earlier group that is not committed yet touches one of them, too, it waits for that one's commit
-before its first statement. So what runs at the same time touches different rows, and the rows left
-are those of one after the other.
+before its first statement. So what runs at the same time touches different rows, and leaves what
+one after the other would have left.
 
 **Commits.** By order of the source, a group is committed when all before it are, so that nobody
 sees a later one without an earlier one; its commit moves ``spillway.progress`` as always.
@@ -20,10 +20,10 @@ leaves a row in ``spillway.committed`` instead, in the same commit: from where t
 source it reaches. The position is then as far as everything is committed, and whoever begins again
 there passes over what these rows name.
 
-**What is optimistic.** The set does not have what a change frees, which the stream does not say. A
-group that needs it fails, or finds another count of rows, is rolled back, and is tried once more
-when all before it are committed; if it fails again, it is no matter of order, and the worker writes
-it change by change, when its turn has come.
+**What is optimistic.** The set lacks the values that a change frees, because the stream does not
+tell them. A group that needs one of these fails, or finds another count of rows. It is rolled back,
+and tried once more when all before it are committed; if it fails again, it is no matter of order,
+and the worker writes it change by change, when its turn has come.
 
 **Waiting for each other.** A group that waits for its turn holds locks. If an earlier one runs into
 them (by a value that was freed, or by whatever else the server locks), neither would go on, and the
@@ -32,7 +32,7 @@ time whether an earlier one waits for him, rolls back if so, and is written afte
 
 A lane marks its commits with an origin of its own, as sessions that copy tables do: an origin is
 one session's at a time. It holds a shared advisory lock (:meth:`TargetSession.join`): a program
-that begins waits until nobody has that, so that a lane of a killed one is never behind its back.
+that begins waits until nobody has that, so that no lane of a killed program still writes.
 """
 
 from __future__ import annotations

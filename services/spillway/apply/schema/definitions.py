@@ -1,9 +1,9 @@
 """What the two sides' catalogs say of a table, for who compares it with an event: the target's as
 it is within the open transaction, and of the source what only a server prints.
 
-The source is asked now, which may be later than the event. Its defaults and bounds of now are right
-all the same: a default counts for rows that are yet to come, and if it was changed since, that has
-an event of its own.
+The source is asked now, which may be later than the event. Its present defaults and bounds are
+right all the same: a default counts for rows that are yet to come, and a later change of it has an
+event of its own.
 """
 
 from __future__ import annotations

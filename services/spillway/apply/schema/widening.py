@@ -1,8 +1,8 @@
 """Which changes of a column's type lose nothing, whatever the value: those that are made on the
 target without asking.
 
-Types are told by name, as format_type gives them. A list, not a rule of casts: text to integer may
-fail, and double precision to text changes what is compared.
+Types are told by name, as format_type gives them. They are a list and not a rule about casts: one
+from text to integer may fail, and one from double precision to text changes what is compared.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class SlotCatchUp:
             return (relation.schema, relation.name) in tables
 
         with TargetSession(self._plan, is_beside=True) as session:
-            matched = TargetTables(self._rename)
+            matched = TargetTables(self._rename, self._options.rules.merging)
             if session.facts.may_use_origins:
                 session.uses_origin = mark(session.connection, self._plan.origin)
             exact = ExactWriter(session, matched, self._options, self._log, should_apply)

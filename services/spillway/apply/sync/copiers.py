@@ -45,6 +45,8 @@ _SETTINGS: Final = {
     "extra_float_digits": "3",
     "search_path": "pg_catalog",
     "row_security": "off",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "client_min_messages": "error",
@@ -351,8 +353,11 @@ def connect_source(conninfo: str) -> Connection:
 
 
 def _set(connection: Connection, settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
+    connection.execute(
+        "SELECT pg_catalog.set_config(w.name, w.value, false) FROM ROWS FROM"
+        " (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS w (name, value)",
+        [list(settings), list(settings.values())],
+    )
 
 
 def _failed(error: psycopg.Error, plan: CopyPlan, what: str) -> SpillwayError:

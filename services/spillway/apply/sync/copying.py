@@ -1,13 +1,13 @@
 """Bytes from the source's COPY into the target's: one range, or several in one transaction.
 
-Nothing is done per row in Python: :class:`~spillway._kernels.apply.copy_relay.CopyRelay` moves what libpq has from one
-connection to the other, some MiB at a time, without the interpreter's lock; between these it is looked
-whether to stop. How many rows went is said by both servers' command tags, which must agree, unless triggers of the
-target's may leave rows out.
+Nothing is done per row in Python: :class:`~spillway._kernels.apply.copy_relay.CopyRelay` moves what
+libpq has from one connection to the other, some MiB at a time, without the interpreter's lock; in
+between it looks whether it is to stop. Both servers' command tags say how many rows went, and must
+agree, unless the target has triggers that may leave rows out.
 
-A copy that is stopped, or whose source fails, ends the target's COPY with an error, so that its transaction can't
-commit half of it.
-"""  # noqa: E501
+A copy that is stopped, or whose source fails, ends the target's COPY with an error, so that its
+transaction can't commit half of it.
+"""
 
 from __future__ import annotations
 

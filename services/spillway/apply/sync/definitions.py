@@ -87,7 +87,8 @@ SELECT a.attrelid, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypm
   LEFT JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace
   LEFT JOIN LATERAL (
     SELECT qn.nspname::text AS schema_name, q.relname::text AS sequence_name,
-           pg_catalog.format('AS %%s INCREMENT BY %%s MINVALUE %%s MAXVALUE %%s START WITH %%s CACHE %%s%%s',
+           pg_catalog.format('AS %%s INCREMENT BY %%s MINVALUE %%s MAXVALUE %%s'
+               ' START WITH %%s CACHE %%s%%s',
                pg_catalog.format_type(o.seqtypid, NULL), o.seqincrement, o.seqmin, o.seqmax,
                o.seqstart, o.seqcache, CASE WHEN o.seqcycle THEN ' CYCLE' ELSE '' END) AS options
       FROM pg_catalog.pg_depend e JOIN pg_catalog.pg_sequence o ON o.seqrelid = e.objid
@@ -98,7 +99,7 @@ SELECT a.attrelid, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypm
        AND e.refobjid = a.attrelid AND e.refobjsubid = a.attnum LIMIT 1) s ON true
  WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attrelid, a.attnum
-"""  # noqa: E501
+"""
 #: Types of the columns that are not built in, with those that they are made of before them.
 _TYPES: Final = """
 WITH RECURSIVE used(oid, depth) AS (

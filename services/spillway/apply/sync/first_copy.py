@@ -5,7 +5,7 @@ failed alone the rows are taken away again and the table is tried later, with a 
 then young: none is kept on the source for the sake of a table whose copy can't succeed. When a
 connection broke, or the process was killed, the snapshot may still be there (the service holds it
 for a while), and only ranges that are not durable are copied. Without it, a table that is not whole
-begins anew: what is in it is what was copied, since only a table that was empty is copied in more
+begins anew. All rows in it were copied by us, since only a table that was empty is copied in more
 than one transaction.
 
 Runs on the worker's thread before the stream begins, and on the table sync's beside it; never on

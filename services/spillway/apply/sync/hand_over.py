@@ -3,8 +3,8 @@
 At a boundary the worker is at W: it has applied every transaction with its commit record before W,
 and none behind. A table copied as of L ≥ W is handed over as it is. One that is behind reads what
 it lacks, [L, W), by a peek of the slot, in one transaction with its new state: first beside the
-stream, as often as much is missing, then by the worker's thread itself, which is when nothing can
-happen in between. PostgreSQL's table sync worker is told the same by SYNCWAIT and CATCHUP.
+stream, again and again while much is missing, then on the worker's own thread, where nothing can
+come in between. PostgreSQL's table sync worker is told the same by SYNCWAIT and CATCHUP.
 
 Source: process_syncing_tables_for_apply (src/backend/replication/logical/tablesync.c)
 """

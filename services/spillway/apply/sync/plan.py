@@ -7,8 +7,8 @@ and the same in every major. Left out are types that are sent as an OID of their
 text, which the target's types read as they read what a stream sends.
 
 Both sessions speak the target's encoding, so that one of the two servers converts, and only if they
-differ; as with a subscription of PostgreSQL. Into SQL_ASCII text goes in UTF-8.
-Settings that text depends on are the same on both.
+differ, as with a subscription of PostgreSQL. Into SQL_ASCII text goes in UTF-8. Settings that text
+depends on are the same on both.
 """
 
 from __future__ import annotations

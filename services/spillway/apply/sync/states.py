@@ -5,22 +5,22 @@
     i  init           known, nothing copied
     d  data sync      rows are copied; what is durable is whole ranges, which the row counts
     f  finished copy  all rows are there as of ``lsn``; the stream may be further by now
-    s  sync done      the table is the source's as of ``lsn``: changes from there on are the stream's
+    s  sync done      the table is the source's as of ``lsn``: changes from there are the stream's
     r  ready          the stream has passed ``lsn``: it is a table like any other
 
-``lsn`` divides transactions as the snapshot does: what has its commit record before it is in the table,
-and nothing else. So a transaction belongs to the stream when its *commit_lsn* (``final_lsn`` of pgoutput's
-Begin) is not before it.
+``lsn`` divides transactions as the snapshot does: what has its commit record before it is in the
+table, and nothing else. So a transaction belongs to the stream when its *commit_lsn* (``final_lsn``
+of pgoutput's Begin) is not before it.
 
 A row is changed in the target's transaction that it is about, so that state and rows can't differ,
 whichever process or server dies. What is in memory here follows the commit, never leads it.
 
-:class:`TableStates` is shared by the worker (:meth:`TableStates.should_apply`) and the threads that copy. Reading is
-without a lock: what readers see is replaced as a whole.
+:class:`TableStates` is shared by the worker (:meth:`TableStates.should_apply`) and the threads that
+copy. Reading is without a lock: what readers see is replaced as a whole.
 
 Source: pg_subscription_rel.h (src/include/catalog), should_apply_changes_for_rel
 (src/backend/replication/logical/worker.c)
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

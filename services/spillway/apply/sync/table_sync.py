@@ -2,9 +2,9 @@
 
 ::
 
-    first_copy (the worker's thread, before it streams)      i ─▶ d ─▶ f ─▶ s      FirstCopy
-    a thread of its own, beside the stream                   i ─▶ d ─▶ f ─▶ (catch up) ─┐
-    at_boundary (the worker's thread, between two groups)                 f ─▶ s, s ─▶ r ◀┘   HandOver
+    first_copy (the worker's thread, before it streams)    i ─▶ d ─▶ f ─▶ s      FirstCopy
+    a thread of its own, beside the stream                 i ─▶ d ─▶ f ─▶ (catch up) ─┐
+    at_boundary (the worker's thread, between two groups)               f ─▶ s, s ─▶ r ◀┘   HandOver
 
 This is the side that the worker talks to, and the thread beside the stream: which tables there are,
 when they are looked up again, and sequences. How a table is copied is :mod:`first_copy`'s, how it
@@ -12,7 +12,7 @@ becomes the stream's :mod:`hand_over`'s.
 
 The source is asked which tables it publishes whenever the program begins. If it can't be, and every
 table is the stream's already, the stream goes on without it: the service has the WAL.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

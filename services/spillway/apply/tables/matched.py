@@ -12,18 +12,19 @@ A row is found as PostgreSQL's worker finds it:
 
 ``key``    by the columns of the target's replica identity index, or of its primary key. The source
            may send more identity columns than these, never fewer. Only they are compared.
-``index``  the source sends whole rows (REPLICA IDENTITY FULL) and the target has no such key, but an
-           index that begins with a column that is sent. The whole row is compared, also with NULL,
-           and of rows that are equal any one is taken.
+``index``  the source sends whole rows (REPLICA IDENTITY FULL) and the target has no such key, but
+           an index that begins with a column that is sent. The whole row is compared, also with
+           NULL, and of rows that are equal any one is taken.
 ``full``   as ``index``, without an index: the table is read from its beginning.
-``""``     not at all: only inserts and truncates can be written (:meth:`MatchedTable.updatable_or_raise`).
+``""``     not at all: only inserts and truncates can be written
+           (:meth:`MatchedTable.updatable_or_raise`).
 
 Whole rows are compared by ``pg_catalog.record_eq(ROW(…), ROW(…))``: as PostgreSQL's tuples_equal it
 takes each type's own equality, wherever that operator lies, and NULL for equal to NULL.
 
 Source: logicalrep_rel_open, logicalrep_rel_mark_updatable, FindLogicalRepLocalIndex
 (src/backend/replication/logical/relation.c), tuples_equal (src/backend/executor/execReplication.c)
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -113,6 +114,8 @@ class MatchedTable:
         references: that foreign keys of it, or to it, are enforced in such a session.
         row_security: that policies apply to the role: PostgreSQL refuses to replicate into it.
         lacks: privileges that the role does not have, of INSERT, UPDATE, DELETE, SELECT, TRUNCATE.
+        merges: that an update sets no column but those that the source changed, which its old rows
+            tell; rows are written one by one then.
     """
 
     relation: SourceRelation
@@ -140,6 +143,7 @@ class MatchedTable:
     watched: tuple[int, ...] = ()
     #: Names of the target's own key, when the source does not send all of it.
     key_not_sent: tuple[str, ...] = ()
+    merges: bool = False
 
     @property
     def key_positions(self) -> tuple[int, ...]:

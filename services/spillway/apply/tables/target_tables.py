@@ -11,13 +11,14 @@ matched again at the next look.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from spillway.apply.tables.matching import match_all, same_name
 from spillway.errors import SpillwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from spillway.apply.changes import SourceRelation
     from spillway.apply.tables.catalog import Connection
@@ -25,22 +26,35 @@ if TYPE_CHECKING:
     from spillway.apply.tables.matching import Rename
 
 
+#: REPLICA_IDENTITY_FULL
+_FULL: Final = "f"
+
+
+def _none(table: str) -> bool:
+    del table
+    return False
+
+
 class TargetTables:
     """What is known of the target's tables, by the source's relation id.
 
     Args:
         rename: the name on the target of a (schema, table) of the source.
+        merging: whether ``schema.table`` of the target is merged column by column, where the source
+            sends whole old rows.
     """
 
-    def __init__(self, rename: Rename = same_name) -> None:
+    def __init__(self, rename: Rename = same_name, merging: Callable[[str], bool] = _none) -> None:
         self._rename = rename
+        self._merging = merging
         self._relations: dict[int, SourceRelation] = {}
         self._found: dict[int, MatchedTable | SpillwayError] = {}
 
     def learn(self, relations: Iterable[SourceRelation]) -> None:
         """Take Relation messages; what was known of these tables is forgotten where it differs."""
         for relation in relations:
-            if self._relations.get(relation.relation_id) != relation:
+            known = self._relations.get(relation.relation_id)
+            if known is not relation and known != relation:
                 self._relations[relation.relation_id] = relation
                 self._found.pop(relation.relation_id, None)
 
@@ -52,7 +66,7 @@ class TargetTables:
         """
         wanted = [self._relations[one] for one in set(relation_ids) if one not in self._found]
         if wanted:
-            self._found.update(match_all(connection, wanted, self._rename))
+            self._found.update(self._match(connection, wanted))
 
     def match_learned(self, connection: Connection) -> None:
         """Match all that were learned and are not matched yet, in one round trip.
@@ -105,10 +119,26 @@ class TargetTables:
             psycopg.Error: the target did not answer; what was known stays.
         """
         known = [self._relations[one] for one in self._found]
-        found = match_all(connection, known, self._rename)
+        found = self._match(connection, known)
         changed = {one for one in found if _differs(found[one], self._found[one])}
         self._found.update((one, found[one]) for one in changed)
         return changed
+
+    def _match(
+        self, connection: Connection, wanted: list[SourceRelation]
+    ) -> dict[int, MatchedTable | SpillwayError]:
+        found = match_all(connection, wanted, self._rename)
+        for relation in wanted:
+            table = found[relation.relation_id]
+            if isinstance(table, SpillwayError) or relation.replica_identity != _FULL:
+                continue
+            if self._merging(f"{table.schema}.{table.name}"):
+                # A statement for many rows sets the same columns of each.
+                why = table.not_groupable or "updates are merged column by column"
+                found[relation.relation_id] = replace(
+                    table, merges=True, groupable=False, not_groupable=why
+                )
+        return found
 
 
 def _differs(one: MatchedTable | SpillwayError, other: MatchedTable | SpillwayError) -> bool:

@@ -33,6 +33,11 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "xmloption": "content",
+    # Statements say NULL in arrays, and texts with backslashes.
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",
     "row_security": "off",
     "statement_timeout": "0",
     "lock_timeout": "0",
@@ -92,8 +97,7 @@ def connect_target(
         connection.execute(
             "SELECT pg_catalog.set_config(name, value, false)"
             " FROM unnest(%s::text[], %s::text[]) AS wanted (name, value)"
-            " WHERE EXISTS (SELECT FROM pg_catalog.pg_settings s"
-            " WHERE lower(s.name) = lower(wanted.name))",
+            " WHERE pg_catalog.current_setting(name, true) IS NOT NULL",
             [list(wanted), list(wanted.values())],
         )
         read_bytes(connection)

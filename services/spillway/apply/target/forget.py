@@ -6,6 +6,10 @@ dropped when the sessions that had them are gone, which is waited for a little.
 
 Indexes that were dropped for a first copy which did not come to its end are made again, in the
 transaction that forgets them. One that can't be is written to the log, as it would be made.
+
+A target that can't be reached keeps nobody from dropping its subscription. :func:`forget_sql` is
+then what its owner runs when it is there again. Nobody has looked at the target when it is written,
+so it looks itself: at what there is, and whether it is this subscription's.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import psycopg
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import OWN_TABLES, SCHEMA
+from spillway.pg.identifier import quote_literal
 from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
@@ -66,6 +71,39 @@ def forget_subscription(plan: TargetPlan) -> None:
             raise from_postgres(
                 error, "what the subscription keeps on the target can't be removed", plan.dsn
             ) from error
+
+
+def forget_sql(plan: TargetPlan) -> str:
+    """Return a statement that does the same on the target, whatever of it there is; tables of the
+    schema stay, without the subscription's rows.
+    """
+    name, identity = quote_literal(plan.subscription), quote_literal(plan.identity)
+    origin, tables = quote_literal(plan.origin), ", ".join(map(quote_literal, OWN_TABLES))
+    statement = f"""
+    DECLARE one text;
+    BEGIN
+      IF to_regclass('spillway.progress') IS NULL THEN RETURN; END IF;
+      IF EXISTS (SELECT FROM spillway.progress
+        WHERE subscription = {name} AND identity <> {identity}) THEN RETURN; END IF;
+      FOR one IN SELECT roname FROM pg_replication_origin
+        WHERE roname = {origin} OR starts_with(roname, {origin} || '_')
+      LOOP PERFORM pg_replication_origin_drop(one); END LOOP;
+      IF to_regclass('spillway.tables') IS NOT NULL THEN
+        FOR one IN SELECT unnest(dropped_indexes) FROM spillway.tables WHERE subscription = {name}
+        LOOP
+          BEGIN EXECUTE one;
+          EXCEPTION WHEN OTHERS THEN RAISE WARNING '%: %', one, SQLERRM;
+          END;
+        END LOOP;
+      END IF;
+      FOR one IN SELECT format('spillway.%I', relname) FROM pg_class c
+        JOIN pg_attribute a ON attrelid = c.oid AND attname = 'subscription'
+        WHERE relnamespace = to_regnamespace('spillway') AND relkind = 'r'
+        AND relname IN ({tables})
+      LOOP EXECUTE format('DELETE FROM %s WHERE subscription = %L', one, {name}); END LOOP;
+    END
+    """  # noqa: S608 - quoted
+    return f"DO $forget${' '.join(statement.split())}$forget$;"
 
 
 def _make_indexes(connection: psycopg.Connection[Any], subscription: str) -> None:

@@ -9,9 +9,10 @@ moves it when a transaction is rolled back, too, once it is set up, so a COMMIT 
 lose what it had.
 
 Commits don't wait for the disk (``synchronous_commit`` off, by default). So that the slot never
-moves past what a crash of the target could take away, each commit leaves a pair (LSN at the source,
-LSN in the target's WAL just after it), and :meth:`TargetSession.flushed` says which pairs the
-target's flush has passed. ::
+moves past what a crash of the target could take away, commits leave pairs (LSN at the source,
+LSN in the target's WAL somewhere after it), and :meth:`TargetSession.flushed` says which pairs the
+target's flush has passed. A commit need not ask for the latter: then the next look at the flush
+does, once for all commits before it. ::
 
     begin ─▶ statements ─▶ commit(head) ─▶ pair ─▶ flushed() ─▶ the slot may be confirmed
                 │ fails
@@ -19,15 +20,16 @@ target's flush has passed. ::
 
 A session-level advisory lock, (:data:`LOCK_CLASS`, crc32 of the subscription's name), keeps a
 second program of the subscription out for as long as the session lives. Sessions beside it that
-commit, too (:mod:`spillway.apply.parallel`), share another one, :data:`LANES_CLASS`; who comes to
-have the first waits until nobody has that, before it looks for the position.
+commit, too (:mod:`spillway.apply.parallel`), share another one, :data:`LANES_CLASS`; whoever gets
+the first lock waits until nobody has the second, and only then reads the position.
 
 A commit of theirs may come before an earlier one of the source. Then it leaves a row in
-``spillway.committed``, and the position is where everything before is committed.
+``spillway.committed``, and the position stays where everything before it is committed.
 """
 
 from __future__ import annotations
 
+import struct
 import time
 import zlib
 from collections import deque
@@ -62,8 +64,18 @@ _LOCK_PAUSE_S: Final = 0.25
 #: it until somebody writes again.
 _FLUSH_AFTER_S: Final = 1.0
 _INSERT_LSN: Final = b"SELECT pg_catalog.pg_current_wal_insert_lsn()"
-_MOVE: Final = b"UPDATE spillway.progress SET remote_lsn = $1, commit_time = $2 WHERE %s"
-_XACT_SETUP: Final = b"SELECT pg_catalog.pg_replication_origin_xact_setup($1, $2)"
+#: in this order: what is flushed may be all there is
+_ENDS: Final = (
+    b"SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_wal_flush_lsn()"
+)
+_MOVE: Final = (
+    b"UPDATE spillway.progress SET remote_lsn = $1::pg_catalog.pg_lsn,"
+    b" commit_time = $2::pg_catalog.timestamptz WHERE subscription = "
+)
+_WITH_XACT_SETUP: Final = (
+    b" RETURNING pg_catalog.pg_replication_origin_xact_setup("
+    b"$1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz)"
+)
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _OK: Final = frozenset({pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK})
 
@@ -126,6 +138,8 @@ class TargetSession:
         self._pgconn = self.connection.pgconn
         #: (LSN at the source, the target's LSN that must be flushed, when it was committed)
         self._pending: deque[tuple[int, int, float]] = deque()
+        #: the last commit that did not ask where the target's WAL ends, and when the first was
+        self._unplaced: tuple[int, float] | None = None
         self._flushed = Lsn(0)
         #: whether triggers and foreign keys rest, as for PostgreSQL's worker
         self.may_replicate_role = False
@@ -248,16 +262,16 @@ class TargetSession:
         ).encode()
         return position + self._xact_setup(head) + b"COMMIT; " + _INSERT_LSN
 
-    def commit_queries(self, head: Head) -> list[tuple[bytes, tuple[bytes, ...]]]:
-        """Return :meth:`commit`'s statements one by one, with their parameters: such as are the
-        same for every commit, and may stay prepared.
+    def position_query(self) -> bytes:
+        """Return the statement that keeps a position, and marks the commit with it: the same for
+        all commits, so that it may stay prepared. :meth:`position_values` are its parameters.
         """
-        where = f"subscription = {self._literal()}"
-        position = str(Lsn(head.end_lsn)).encode(), _time(head).encode()
-        queries = [(_MOVE % where.encode(), position)]
-        if self.uses_origin:
-            queries.append((_XACT_SETUP, position))
-        return [*queries, (b"COMMIT", ()), (_INSERT_LSN, ())]
+        setup = _WITH_XACT_SETUP if self.uses_origin else b""
+        return _MOVE + self._literal().encode() + setup
+
+    def position_values(self, head: Head) -> tuple[bytes, bytes]:
+        """Return *head*'s position as :meth:`position_query` takes it: both in the binary form."""
+        return struct.pack(">Q", head.end_lsn), struct.pack(">q", head.commit_time)
 
     def prepare(self, head: Head, gid: str) -> int:
         """PREPARE TRANSACTION what is open, and then keep *head*'s position: a row in the prepared
@@ -294,12 +308,18 @@ class TargetSession:
         self.begin()
         return self.commit(head)
 
-    def committed(self, head: Head, local_lsn: int) -> None:
+    def committed(self, head: Head, local_lsn: int | None = None) -> None:
         """Hear that a transaction with *head*'s position is committed, and that the target's WAL
-        ended at *local_lsn* after that.
+        ended at *local_lsn* after that; without it, that is asked for at the next look.
         """
         self.position = self.recorded = Lsn(head.end_lsn)
-        self._pending.append((head.end_lsn, local_lsn, time.monotonic()))
+        now = time.monotonic()
+        if local_lsn is not None:
+            self._place(local_lsn)
+            self._pending.append((head.end_lsn, local_lsn, now))
+        else:
+            since = now if self._unplaced is None else self._unplaced[1]
+            self._unplaced = head.end_lsn, since
 
     def passed(self, end_lsn: int) -> None:
         """Hear that nothing before *end_lsn* is left to write, and nothing was written for it.
@@ -402,7 +422,7 @@ class TargetSession:
     @property
     def awaits_flush(self) -> bool:
         """Whether :meth:`flushed` has something to ask for."""
-        return bool(self._pending)
+        return bool(self._pending) or self._unplaced is not None
 
     def flushed(self) -> Lsn:
         """Return up to where at the source everything is durable on the target; call it between
@@ -411,14 +431,30 @@ class TargetSession:
         Raises:
             psycopg.Error: the connection is gone.
         """
-        if not self._pending:
+        if not self.awaits_flush:
             return self._flushed
-        if time.monotonic() - self._pending[0][2] >= _FLUSH_AFTER_S:
+        if time.monotonic() - self._oldest() >= _FLUSH_AFTER_S:
             self._flush()
-        local_lsn = lsn_of(self._run(b"SELECT pg_catalog.pg_current_wal_flush_lsn()"))
+            return self._flushed
+        ends = self._run(_ENDS)
+        self._place(lsn_of(ends))
+        local_lsn = lsn_of(ends, 1)
         while self._pending and self._pending[0][1] <= local_lsn:
             self._flushed = max(self._flushed, Lsn(self._pending.popleft()[0]))
         return self._flushed
+
+    def _oldest(self) -> float:
+        """When the oldest commit was that is not known to be flushed."""
+        if self._pending:
+            return self._pending[0][2]
+        return time.monotonic() if self._unplaced is None else self._unplaced[1]
+
+    def _place(self, local_lsn: int) -> None:
+        """Take note that the target's WAL ended at *local_lsn* after what has no pair yet."""
+        if self._unplaced is not None:
+            end_lsn, since = self._unplaced
+            self._unplaced = None
+            self._pending.append((end_lsn, local_lsn, since))
 
     def flush(self) -> Lsn:
         """Have everything durable, and return :meth:`flushed`.
@@ -426,7 +462,7 @@ class TargetSession:
         Raises:
             psycopg.Error: the connection is gone.
         """
-        if self._pending:
+        if self.awaits_flush:
             self._flush()
         return self._flushed
 
@@ -437,8 +473,10 @@ class TargetSession:
             # A commit waits only if its transaction wrote WAL before it: an xid alone is none.
             b" SELECT pg_catalog.pg_logical_emit_message(true, 'spillway', ''); COMMIT"
         )
-        self._flushed = max(self._flushed, Lsn(self._pending[-1][0]))
+        last = self._pending[-1][0] if self._unplaced is None else self._unplaced[0]
+        self._flushed = max(self._flushed, Lsn(last))
         self._pending.clear()
+        self._unplaced = None
 
     # -- the position -------------------------------------------------------------------------
 
@@ -601,9 +639,9 @@ def grant_origins_sql(role: str) -> str:
     return f"GRANT EXECUTE ON FUNCTION {functions} TO {quote_identifier(role)};"
 
 
-def lsn_of(result: pq.abc.PGresult) -> Lsn:
+def lsn_of(result: pq.abc.PGresult, column: int = 0) -> Lsn:
     """Return the LSN that a commit's last statement gave."""
-    value = result.get_value(0, 0)
+    value = result.get_value(0, column)
     return Lsn.parse((value or b"0/0").decode())
 
 

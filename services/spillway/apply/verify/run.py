@@ -3,32 +3,35 @@ subscription runs.
 
 ::
 
-    snapshot of the source, as of S ──▶ wait until the slot is confirmed past S ──▶ snapshot of the target, which is as of P
+    snapshot of the source, as of S ──▶ wait until the slot is confirmed past S
+        ──▶ snapshot of the target, which is as of P
     P ≤ S: both are as of S, so every difference is one
     P > S: what differs is looked at again, key by key
 
 The target has every transaction before S by then, and maybe some after it. Where it has some, a key
 that differs is decided by a closer look::
 
-    the source's row, as of S' ──▶ wait until S' is confirmed ──▶ the target's row ──▶ the source's row now
+    the source's row, as of S' ──▶ wait until S' is confirmed ──▶ the target's row
+        ──▶ the source's row now
 
-If it is one and the same version of the source's row at both ends, then nothing that the target had
-applied meanwhile was about this row: it must be that row. If it isn't, the key is looked at again, a
-few times; a key that is written to all the time stays undecided, and is said to be.
+If the source's row is the same version at both ends, nothing that the target applied meanwhile was
+about it, and the target's row must equal it. If the versions differ, the key is looked at again, a
+few times; a key that is written to all the time stays undecided, and the report says so.
 
-What repair guarantees. It locks the target's row, so that the subscription's program, which may want
-to write to it, waits; it sees that the version of the source's row is still the one that the target
-has been brought past; and only then writes that row and commits. All that was committed to the row
-before is thus on the target or overwritten by the source's newest, and what comes after is applied
-on top. A row that the target lacks can't be locked: should the source write to it within the same
-moment, the change finds no row and is dropped (``update_missing``), so keys are compared again once
-they are repaired, and repaired again if they differ. Repair never touches a row that is equal.
+**What repair guarantees.** It locks the target's row, so that the subscription's program, which may
+want to write to it, waits; it checks that the source's row is still of the version that the target
+has been brought past; and only then it writes that row and commits. All that was committed to the
+row before is thus on the target or overwritten by the source's newest, and what comes after is
+applied on top. A row that the target lacks can't be locked: should the source write to it within
+the same moment, the change finds no row and is dropped (``update_missing``), so keys are compared
+again once they are repaired, and repaired again if they differ. Repair never touches a row that is
+equal.
 
 The slot must move: a subscription that is paused, or stopped by an error, does not pass S.
 
 Source: row versions are compared by xmin and ctid, as heap_fetch finds them
 (src/backend/access/heap/heapam.c)
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

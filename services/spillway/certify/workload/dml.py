@@ -359,3 +359,5 @@ KINDS: Kinds = (
     (1, cursor_update),
     (1, moving_rows),
 )
+#: Those that leave tables as they are: COPY … FREEZE makes the one that it copies into.
+KINDS_OF_ROWS: Kinds = tuple(one for one in KINDS if one[1] is not copy_freeze)

@@ -222,10 +222,10 @@ class Workload:
         if session.idle:
             if roll < 0.45:
                 return transactions.begin
-            return transactions.finish_prepared if roll > 0.9 else choose(rng, dml.KINDS)
+            return transactions.finish_prepared if roll > 0.9 else choose(rng, dml.KINDS_OF_ROWS)
         if session.age > _AGE_MAX or roll < (0.5 if session.exclusive else 0.12):
             return choose(rng, transactions.ENDS)
-        return transactions.savepoint if roll < 0.22 else choose(rng, dml.KINDS)
+        return transactions.savepoint if roll < 0.22 else choose(rng, dml.KINDS_OF_ROWS)
 
     # -- execution
 

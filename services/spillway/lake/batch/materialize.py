@@ -2,13 +2,13 @@
 
 ::
 
-    envelopes ──cache──▶ which tables, which schemas                    one pass over the slot
-        │ what changed in a table's shape: follow, stop there, or set the table aside (schema_policy)
+    envelopes ──cache──▶ which tables, which schemas                one pass over the slot
+        │ what changed in a table's shape: follow, stop, or set the table aside (schema_policy)
         │ what can't be written though all else can: set that table aside (poison)
-        │ per table
-        ├─▶ mapInArrow ─▶ history: append, commit carries end_lsn       rows before the table's LSN left out
+        │ per table; those at a pace of their own are merged beside the batches (pace)
+        ├─▶ mapInArrow ─▶ history: append, commit carries end_lsn   without rows before its LSN
         └─▶ history [current's LSN, end_lsn) ─▶ net effect ─▶ current: merge, commit carries end_lsn
-    ddl events: append, commit carries end_lsn                          only where there are any
+    ddl events: append, commit carries end_lsn                      only where there are any
     all tables' own commits read back ≥ end_lsn  ──▶  lake position  ──▶  slot confirmed to end_lsn
 
 Current is fed from history, not from the envelopes: whatever a crash left undone between the two is
@@ -21,15 +21,18 @@ load's, which leaves it as of an LSN that may be in the middle of a batch; histo
 Runs on the driver, in ``foreachBatch``, one batch at a time. A batch may come again after a crash;
 each step finds what it did before and passes on. Memory: the envelopes of one batch, cached in
 Spark with spilling to disk.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +43,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict, LakeTableConflict
 from spillway.failpoints import failpoint
+from spillway.lake.batch.catch_up import effect_of
 from spillway.lake.batch.near import bring
+from spillway.lake.batch.pace import Pace
 from spillway.lake.batch.plan import Plan, Planner, TableBatch, head_facts
 from spillway.lake.batch.poison import is_tables_own, reason
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.shape import columns as table_shape
-from spillway.lake.shape import emptied, net_effect
+from spillway.lake.shape import emptied
 from spillway.lake.shape.changes import (
     EVENT,
     EVENTS,
@@ -61,13 +66,14 @@ from spillway.lake.shape.payload import (
     merge_schemas,
     parse_message,
 )
-from spillway.lake.state import commit_points, position, quarantine
-from spillway.lake.state.loads import is_loading, loading_tables, table_lock
+from spillway.lake.state import boundaries, commit_points, position, quarantine
+from spillway.lake.state.loads import is_loading, loading_tables, merge_lock, table_lock
 from spillway.lake.state.quarantine import QUARANTINE, SET_ASIDE, SetAside
 from spillway.lake.state.shown_tables import shown_tables
 from spillway.lake.tables.contract import (
     MULTISET,
     Batch,
+    CommitsLost,
     LakeTables,
     check_same_key,
     check_soft_deletes,
@@ -96,6 +102,8 @@ _CHANGES_PER_FILE = 250_000
 #: where they wait for disks and stores.
 _TABLES_AT_ONCE = 3
 _NEAR_AT_ONCE = 8
+#: How often a batch's commits are made together, when others come first or the catalog doesn't say.
+_TOGETHER_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,8 @@ class BatchReport:
     delay_s: float | None = None
     #: tables that are set aside, and why
     quarantined: tuple[str, ...] = ()
+    #: when the newest change of each table was committed
+    newest: Mapping[str, datetime] = field(default_factory=dict)
 
     def __str__(self) -> str:
         total = sum(self.changes.values())
@@ -179,12 +189,18 @@ class Materializer:
         only: Sequence[str] = (),
         on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE,
         report: Callable[[BatchReport], None] = lambda _: None,
+        pace: Pace | None = None,
     ) -> None:
         self._tables = tables
         self._client = client
         self._path = path
         self._lake = lake
         self._report = report
+        self._pace = pace or Pace(tables, path, lake.slot, lake.lsn_value, {})
+        #: of the batch at hand: directories of tables that were only appended to
+        self._deferred: set[str] = set()
+        #: its tables' locks, kept until their commits are made together; None: they aren't
+        self._kept: dict[str, ExitStack] | None = None
         self._shown = shown_tables(path)
         self._told_history_only: set[str] = set()
         self._known = KnownShapes(tables)
@@ -215,7 +231,7 @@ class Materializer:
             plan = self._planner.plan(heads, envelopes, batch, self._lake.lsn_value)
             batch = plan.batch
             if batch.start_lsn < batch.end_lsn:
-                changes = self._write(plan, envelopes, _sizes(heads))
+                changes = self._write(plan, envelopes, heads)
         finally:
             envelopes.unpersist()
         if batch.start_lsn < batch.end_lsn:
@@ -233,19 +249,98 @@ class Materializer:
                     time.monotonic() - began,
                     datetime.fromtimestamp(max(t[1] for t in times) / 1e6, UTC) if times else None,
                     max(0.0, time.time() - min(t[0] for t in times) / 1e6) if times else None,
-                    tuple(str(each) for each in plan.quarantined.values()),
+                    tuple(str(each) for each in (*plan.quarantined.values(), *plan.paused)),
+                    {
+                        name: at
+                        for name, at in _committed(heads, "newest", max).items()
+                        if name in changes
+                    },
                 )
             )
         if plan.error is not None:
             raise plan.error
 
-    def _write(self, plan: Plan, envelopes: DataFrame, sizes: Mapping[str, int]) -> dict[str, int]:
+    def _write(self, plan: Plan, envelopes: DataFrame, heads: Sequence[Row]) -> dict[str, int]:
         """Make a batch durable in its tables; return the changes of each that were new to its
         history.
         """
         changes: dict[str, int] = {}
         poisoned: dict[str, BaseException] = {}
-        near = bring(plan.parts, sizes, envelopes)
+        near = bring(plan.parts, _sizes(heads), envelopes)
+        oldest = _committed(heads, "oldest", min)
+        whole = boundaries.is_asked(self._path, plan.batch.end_lsn)
+        deferred = [part for part in plan.parts if not whole and self._pace.defers(part)]
+        self._deferred = {part.relation.directory for part in deferred}
+        told = self._tables.durable_lsn(DDL, EVENTS) if plan.events else 0
+        writing = partial(self._write_tables, plan, near, changes, poisoned, envelopes)
+        for left in reversed(range(_TOGETHER_ATTEMPTS)):
+            try:
+                with ExitStack() as locks, self._tables.together() as later:
+                    # What is merged stays this batch's until it is committed.
+                    self._kept = {} if later else None
+                    locks.callback(self._release)
+                    writing()
+            except CommitsLost as error:
+                _log.info("a batch is committed anew: %s", error)
+                if not left:
+                    _log.warning(
+                        "the tables of a batch are committed one by one, so that what is in the "
+                        "way of one of them is told: %s",
+                        error,
+                    )
+                    writing()
+            else:
+                break
+        self._known.add(change for change in plan.events if change.place[0] >= told)
+        for directory in poisoned:
+            failpoint("lake.before_poisoned")
+            quarantine.put(self._path, directory, plan.quarantined[directory])
+            _log.warning("%s", plan.quarantined[directory])
+        for part in deferred:
+            if part.relation.directory not in poisoned:
+                self._pace.deferred(part, oldest[part.relation.name])
+        self._pace.merged(
+            part.relation.directory
+            for part in plan.parts
+            if part.relation.directory not in self._deferred
+        )
+        self._pace.store()
+        if whole:
+            self._pace.settle(plan.batch.end_lsn)
+        return changes
+
+    @contextmanager
+    def _held(self, name: str) -> Iterator[None]:
+        """Be the one who writes a table's current state: in the block, or until the commits are
+        made that are made together.
+        """
+        kept = self._kept
+        if kept is not None and name in kept:
+            yield
+            return
+        with ExitStack() as locks:
+            locks.enter_context(merge_lock(self._path, name))
+            locks.enter_context(table_lock(self._path, name))
+            if kept is not None:
+                kept[name] = locks.pop_all()
+            yield
+
+    def _release(self) -> None:
+        kept, self._kept = self._kept or {}, None
+        for locks in kept.values():
+            locks.close()
+
+    def _write_tables(
+        self,
+        plan: Plan,
+        near: Near,
+        changes: dict[str, int],
+        poisoned: dict[str, BaseException],
+        envelopes: DataFrame,
+    ) -> None:
+        """Commit a batch to its tables; note what is new of each in *changes*, and what is the
+        matter with those that can't be written in *poisoned*.
+        """
         # Planning and committing is work of one thread: tables overlap theirs.
         with (
             ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads,
@@ -255,34 +350,44 @@ class Materializer:
             for part in plan.parts:
                 bodies = near.get(part.relation.name)
                 by = threads if bodies is None else near_threads
-                commits.append((part, by.submit(self._commit, part, bodies)))
+                if self._kept is not None and is_loading(self._path, part.relation.directory):
+                    # A load commits to its history, too: it would be in the others' way.
+                    commits.append((part, by.submit(self._commit, part, bodies)))
+                else:
+                    commits.append(
+                        (part, by.submit(copy_context().run, self._commit, part, bodies))
+                    )
             for part, commit in commits:
                 error = commit.exception()
                 if error is None:
-                    changes[part.relation.name] = commit.result()
+                    self._note(part, commit.result(), changes)
                 elif not is_tables_own(error):
                     raise error
                 else:
                     self._try_again(part, changes, poisoned)
             self._poison(plan, poisoned, envelopes)
-            aside = [threads.submit(self._set_aside, *each, plan) for each in plan.aside.items()]
+            aside = [
+                threads.submit(copy_context().run, partial(self._set_aside, *each, plan))
+                for each in plan.aside.items()
+            ]
             for each in aside:
                 if (error := each.exception()) is not None:
                     # What can't be set aside either is not a table's own trouble.
                     raise next(iter(poisoned.values()), error)
-        for directory in poisoned:
-            failpoint("lake.before_poisoned")
-            quarantine.put(self._path, directory, plan.quarantined[directory])
-            _log.warning("%s", plan.quarantined[directory])
         self._append_events(plan, envelopes, near)
-        return changes
+
+    @staticmethod
+    def _note(part: TableBatch, appended: int, changes: dict[str, int]) -> None:
+        """Note what a part brought; a batch that is written again may find it there."""
+        name = part.relation.name
+        changes[name] = max(appended, changes.get(name, 0))
 
     def _try_again(
         self, part: TableBatch, changes: dict[str, int], poisoned: dict[str, BaseException]
     ) -> None:
         """Commit a part that failed; note why, if it fails again by the table's own trouble."""
         try:
-            changes[part.relation.name] = self._commit(part)
+            self._note(part, self._commit(part), changes)
         except BaseException as error:
             if not is_tables_own(error):
                 raise
@@ -316,15 +421,22 @@ class Materializer:
         """
         failpoint("lake.before_history")
         name, batch = part.relation.directory, part.batch
-        with table_lock(self._path, name):
+        # Whoever writes current now, a load or a merge beside the batches, is not waited for.
+        theirs = name in self._deferred or is_loading(self._path, name)
+        with table_lock(self._path, name) if theirs else self._held(name):
             had = self._tables.durable_lsn(HISTORY, name)
             appended, history, rows = 0, None, None
             if had < batch.end_lsn:
                 appended = part.changes
                 history, rows = self._append(part, had, bodies)
             failpoint("lake.after_history")
-            if not is_loading(self._path, name):
+            if not theirs and not is_loading(self._path, name):
                 self._merge(part, had, history, rows)
+        if theirs and name not in self._deferred:
+            # The load may have ended meanwhile, and may not have seen what came.
+            with self._held(name):
+                if not is_loading(self._path, name):
+                    self._merge(part, had, history, rows)
         failpoint("lake.after_current")
         return appended
 
@@ -351,7 +463,6 @@ class Materializer:
             if not self._tables.append_plain(EVENTS, rows, plan.batch, kind=DDL):
                 frame = envelopes.sparkSession.createDataFrame(rows).coalesce(1)
                 self._tables.append_history(EVENTS, frame, plan.batch, kind=DDL)
-            self._known.add(events)
         failpoint("lake.after_ddl")
 
     def _changes_at(
@@ -470,12 +581,16 @@ class Materializer:
             check_soft_deletes(part.relation, key)
             newest = table_shape.with_deleted_at(newest, part.relation.name)
         wanted = table_shape.current_schema(newest.columns)
-        # If current was behind, there are changes in history that this batch says nothing about.
+        # If current was behind, history has changes that this batch brings once more, or says
+        # nothing about: what they are is found where they are read.
+        whole = start >= had
+        if not whole:
+            rows = None
+        special = part.special or not whole
+        plain = whole and not special and not softly
+        deferrable = part.is_key_deferrable or self._pace.key_deferrable(name)
         # Rows that stay when they are gone are Spark's.
-        whole = start >= had and not softly
-        plain = whole and not part.special
-        deferrable = part.is_key_deferrable
-        direct = plain or (whole and self._tables.takes_special)
+        direct = not softly and (not part.special or self._tables.takes_special)
         # A table that is to be made has all that history has, if that is this batch.
         begun = start > 0 or (rows is not None and not had)
         if direct and begun and key != MULTISET and len(shapes) == 1 and not deferrable:
@@ -491,17 +606,13 @@ class Materializer:
             self._tables.history(name, start, batch.end_lsn), shapes, part.relation.name
         )
         columns = part.columns
-        if part.special or softly:
+        if special or softly:
             current = self._tables.current(name)
             events = emptied.as_deletes(events, columns, current, softly=softly)
-        if key == MULTISET:
-            effect = net_effect.multiset(events, columns)
-        elif deferrable:
-            effect = net_effect.keyed_at_commit(events, columns, key)
-        else:
-            effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
-        if softly:
-            effect = net_effect.softly(effect, events, columns, key)
+        effect = effect_of(
+            events, columns, key, lambda: self._tables.current(name),
+            key_deferrable=deferrable, softly=softly, plain=plain,
+        )  # fmt: skip
         self._tables.apply(name, effect, wanted, key, batch)
 
     def _confirm(self, plan: Plan, changes: int) -> int:
@@ -512,7 +623,7 @@ class Materializer:
         for part in plan.parts:
             name = part.relation.directory
             needed = {HISTORY: part.batch.end_lsn}
-            if part.key is not None:
+            if part.key is not None and name not in self._deferred:
                 with table_lock(self._path, name):
                     if not is_loading(self._path, name):
                         needed[CURRENT] = min(part.batch.end_lsn, part.last_lsn + 1)
@@ -525,10 +636,12 @@ class Materializer:
         if batch.end_lsn > self._lake.lsn_value:
             failpoint("lake.before_position")
             # Before the position: a point may be published twice, and would never be after it.
-            behind = sorted({*loading_tables(self._path), *plan.quarantined})
-            commit_points.publish(self._path, batch.end_lsn, batch.batch_id, changes, behind)
+            with self._pace.behind() as waiting:
+                behind = sorted({*loading_tables(self._path), *plan.quarantined, *waiting})
+                commit_points.publish(self._path, batch.end_lsn, batch.batch_id, changes, behind)
             self._lake = replace(self._lake, lsn=str(Lsn(batch.end_lsn)))
             position.store(self._path, self._lake)
+            self._pace.reached(batch.end_lsn)
         failpoint("lake.before_advance")
         confirmed = self._client.advance(self._lake.slot, self._lake.lsn_value)
         failpoint("lake.after_advance")
@@ -592,6 +705,19 @@ def _sizes(heads: Sequence[Row]) -> dict[str, int]:
         if head["relation"] is not None:
             sizes[head["relation"]] = sizes.get(head["relation"], 0) + head["bytes"]
     return sizes
+
+
+def _committed(
+    heads: Sequence[Row], which: str, choose: Callable[[int, int], int]
+) -> dict[str, datetime]:
+    """Return when the oldest or the newest change of each table was committed: *which* is that
+    column of *heads*, *choose* gives the one of two.
+    """
+    found: dict[str, int] = {}
+    for head in heads:
+        if (name := head["relation"]) is not None:
+            found[name] = choose(found.get(name, head[which]), head[which])
+    return {name: datetime.fromtimestamp(at / 1e6, UTC) for name, at in found.items()}
 
 
 def _first_rows(

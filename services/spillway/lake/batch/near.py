@@ -1,5 +1,5 @@
-"""Messages of small tables, brought to the driver: what is to be written without a Spark job a
-table.
+"""Messages of small tables, brought to the driver, so that no table of them needs a Spark job of
+its own.
 
 ::
 
@@ -12,8 +12,8 @@ them by themselves (``append_plain``, ``merge_plain`` of
 :class:`spillway.lake.tables.contract.LakeTables`); what is large, or comes back from quarantine,
 stays Spark's, which decodes on all of its cores.
 
-Bound: the messages of :data:`_BATCH_BYTES` at once, decoded one table's at a time a thread. What a
-transaction of one table with more has, Spark takes.
+Bound: messages of :data:`_BATCH_BYTES` at once, :data:`_TABLE_BYTES` of one table; a thread decodes
+one table's at a time. Tables beyond these are Spark's.
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@ what the policy makes of that.
 
 ::
 
-    heads: of each schema of messages, where its changes begin and end ──▶ a part a table: its shapes
-    what is known of the tables: events, loads, quarantine ────────────▶ changes of shape ──decide──▶ the plan
+    heads: of each schema of messages, where its changes begin and end
+        └─▶ a part for each table: its shapes ──┐
+    what is known of the tables ────────────────┴─▶ changes of shape ──decide──▶ the plan
+        (events, loads, quarantine)
 
 Nothing is written here but that a table is set aside, which must be durable before its messages
 are. Runs on the driver.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -131,6 +133,8 @@ class Plan:
     released: set[str] = field(default_factory=set)
     #: messages of tables in quarantine
     aside: dict[str, DataFrame] = field(default_factory=dict)
+    #: tables that are paused from its end on
+    paused: list[Quarantine] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +182,7 @@ class Planner:
             name = head["relation"]
             if name is not None and (not self._only or name in self._only):
                 by_name.setdefault(name, []).append(head)
-        quarantined = self._quarantined()
+        quarantined, asked = self._quarantined()
         stored, unchanged = self._stored(quarantined, batch, by_name)
         parts, unreadable = self._parts(by_name, envelopes, batch, stored)
         names = self._names(parts)
@@ -228,16 +232,35 @@ class Planner:
         for directory in plan.released:
             del quarantined[directory]
         plan.quarantined = quarantined
+        plan.paused = self._pause(asked, quarantined, max(batch.end_lsn, lake_lsn))
         return plan
 
-    def _quarantined(self) -> dict[str, Quarantine]:
-        """Return the tables that are set aside, from which LSN on what is set aside counts."""
-        found = quarantine.quarantined(self._path)
+    def _pause(
+        self, asked: Mapping[str, Quarantine], quarantined: Mapping[str, Quarantine], lsn: int
+    ) -> list[Quarantine]:
+        """Make it durable that tables are set aside from *lsn* on, where the batch ends: of what
+        comes again they have the same, then, as if nobody had paused them.
+        """
+        paused = []
+        for directory, state in asked.items():
+            if directory not in quarantined:
+                placed = replace(state, lsn=str(Lsn(lsn)))
+                paused.append(quarantine.put(self._path, directory, placed))
+                _log.info("%s", placed)
+        return paused
+
+    def _quarantined(self) -> tuple[dict[str, Quarantine], dict[str, Quarantine]]:
+        """Return the tables that are set aside, from which LSN on what is set aside counts, and
+        those that are to be paused.
+        """
+        every = quarantine.quarantined(self._path)
+        asked = {name: state for name, state in every.items() if state.is_asked}
+        found = {name: state for name, state in every.items() if name not in asked}
         for directory, state in found.items():
             if state.gives_up:
                 loaded = self._tables.durable_lsn(CURRENT, directory)
                 found[directory] = replace(state, lsn=str(Lsn(max(loaded, state.lsn_value))))
-        return found
+        return found, asked
 
     def _stored(
         self, quarantined: Mapping[str, Quarantine], batch: Batch, by_name: dict[str, list[Row]]
@@ -373,7 +396,9 @@ class Planner:
                 quarantined[directory] = quarantine.put(self._path, directory, state)
                 _log.warning("%s", state)
         for directory, reason in decision.refused.items():
-            state = replace(quarantined[directory], reason=reason, resumed=False, gives_up=False)
+            state = replace(
+                quarantined[directory], reason=reason, resumed=False, gives_up=False, paused=False
+            )
             quarantined[directory] = quarantine.put(self._path, directory, state)
             _log.warning("%s", state)
 

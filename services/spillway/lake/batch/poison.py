@@ -3,12 +3,13 @@ all.
 
 What is a table's own comes again with each batch that has its changes: a value that no file takes,
 a key that was changed at the source, a full quota. It must not stop the others, so the job sets
-that table aside (:mod:`spillway.lake.state.quarantine`). What is of all, a full disk, a store or a
-cluster that doesn't answer, a lease that another one holds, ends the batch: to set tables aside,
-one after the other, would be no help.
+that table aside (:mod:`spillway.lake.state.quarantine`). The trouble of all (a full disk, a store
+or a cluster that doesn't answer, a lease that another one holds) ends the batch: to set tables
+aside, one after the other, would be no help.
 
-An error alone does not say it for sure. So it is tried twice, and what is set aside is written to
-the same lake by the same workers: where that fails, too, it was the trouble of all.
+An error alone does not say for sure which of the two it is. So the part is tried twice, and what is
+set aside is written to the same lake by the same workers: if that fails, too, it was the trouble of
+all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeError, SpillwayError
-from spillway.lake.workers.errors import typed_error
+from spillway.lake.worker_failures.errors import typed_error
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

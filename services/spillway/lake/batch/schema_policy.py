@@ -17,9 +17,9 @@ stops there again, or, with another policy, goes on.
 
 A change is behind a table whose current state was loaded as of a later LSN, or is being loaded:
 then nothing is to be followed, whatever it was. So ``spillway lake load --resync`` is the way on
-from what can't be followed, and out of quarantine; without it a table that the policy
-``quarantine`` set aside leaves it when the job is run with ``evolve`` and can follow, and any other
-when ``spillway lake resume`` asked for it.
+from what can't be followed, and out of quarantine; without it, a table that the policy
+``quarantine`` set aside comes back when the job is run with ``evolve`` and can follow; any other
+comes back when ``spillway lake resume`` asks for it.
 
 Driver only. Decisions depend on the batch's messages and on what is durable, so a batch that comes
 again is decided in the same way.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from spillway.consumer.connect import DEFAULT_ADDRESS
+from spillway.declarations import times
 from spillway.declarations.command_line import takes
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.errors import InvalidRequest
@@ -26,9 +27,13 @@ from spillway.lake.commands.options import (
     conf,
     source_dsn,
 )
+from spillway.lake.commands.pause import pause_tables
+from spillway.lake.commands.pin import pin_tables
+from spillway.lake.commands.register import register_tables
 from spillway.lake.commands.replay import replay
 from spillway.lake.commands.resume import resume_tables
 from spillway.lake.commands.verify import points, verify
+from spillway.lake.job.check import check_lake
 from spillway.lake.job.run import JobSettings
 from spillway.lake.job.several import run_jobs, settings_of
 from spillway.lake.job.status_file import LakeStatusFile
@@ -60,7 +65,10 @@ class Trigger(StrEnum):
 
 for command in (load, replay, verify, points):
     app.command()(command)
+app.command("pin")(pin_tables)
 app.command("maintain")(maintain_now)
+app.command("register")(register_tables)
+app.command("pause")(pause_tables)
 app.command("resume")(resume_tables)
 
 
@@ -71,7 +79,7 @@ TAKEN_APART: Final = frozenset(
         "metrics_port",
         "retention", "history_retention", "maintenance_interval",
         "partition_history", "partition_by", "cluster_by", "conf", "partition_root", "mask",
-        "soft_deletes",
+        "soft_deletes", "merge_interval",
     }
 )  # fmt: skip
 
@@ -94,10 +102,40 @@ def job_settings(options: Mapping[str, Any]) -> dict[str, Any]:
         options["partition_history"], options["partition_by"] or (), options["cluster_by"] or ()
     )
     settings["conf"] = conf(options["conf"])
+    settings["merge_intervals"] = times.in_seconds(
+        times.given(options["merge_interval"] or (), "--merge-interval")
+    )
     settings["shown"] = shown_tables.parse(
         options["partition_root"] or (), options["mask"] or (), options["soft_deletes"] or ()
     )
     return settings
+
+
+@app.command()
+@takes(LAKE_OPTIONS, before="grpc", with_defaults=True)
+def check(
+    slot: Annotated[str, typer.Option(help="The slot, whether or not it is there yet.")],
+    path: LakePath,
+    table_format: Format = TableFormat.DELTA,
+    grpc: Grpc = DEFAULT_ADDRESS,
+    jars: Jars = None,
+    **options: Any,
+) -> None:
+    """Look whether a lake can be filled, and say everything that is in the way; no Spark is
+    started, and nothing is left there.
+    """
+    lake = lake_path(path)
+    settings = JobSettings(
+        slot=slot,
+        path=lake,
+        checkpoint=lake / "_spillway" / "checkpoint",
+        table_format=table_format.value,
+        grpc=grpc,
+        jars=jars,
+        **job_settings(options),
+    )
+    for line in check_lake(settings):
+        typer.echo(line)
 
 
 @app.command()
@@ -186,7 +224,7 @@ def run(
         done = run_jobs(jobs, tell=typer.echo, metrics=metrics, status=status)
     for job in jobs:
         summary = done[job.slot]
-        for trouble in (*summary.quarantined, *summary.not_loaded):
+        for trouble in (*summary.quarantined, *summary.not_loaded, *summary.not_merged):
             typer.echo(trouble)
         changes = sum(summary.changes.values())
         typer.echo(

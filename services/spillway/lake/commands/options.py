@@ -40,6 +40,9 @@ Format = Annotated[
 ]
 IcebergCatalog = Annotated[str | None, typer_option("iceberg_catalog")]
 IcebergPrefix = Annotated[str, typer_option("iceberg_prefix")]
+IcebergLocation = Annotated[str, typer_option("iceberg_location")]
+RegisterIn = Annotated[str | None, typer_option("register_in")]
+RegisterPrefix = Annotated[str | None, typer_option("register_prefix")]
 Tables = Annotated[
     list[str] | None,
     typer.Option("--table", help="schema.table to materialise; may be repeated; all unless named."),

@@ -14,6 +14,7 @@ from spillway.lake.commands.options import (
     DriverMemory,
     Format,
     IcebergCatalog,
+    IcebergLocation,
     IcebergPrefix,
     Jars,
     LakePath,
@@ -65,6 +66,7 @@ def replay(
     table_format: Format = TableFormat.DELTA,
     iceberg_catalog: IcebergCatalog = None,
     iceberg_prefix: IcebergPrefix = "",
+    iceberg_location: IcebergLocation = "lake",
     table: Tables = None,
     stretch_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes of WAL that one task decodes.")
@@ -101,6 +103,7 @@ def replay(
             table_format=table_format.value,
             iceberg_catalog=iceberg_catalog,
             iceberg_prefix=iceberg_prefix,
+            iceberg_location=iceberg_location,
             tables=tuple(table or ()),
             stretch_bytes=stretch_bytes,
             scratch=scratch,

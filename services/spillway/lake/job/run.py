@@ -23,7 +23,7 @@ import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, handed_on
 from spillway.errors import (
@@ -34,6 +34,9 @@ from spillway.errors import (
     UnsupportedFeature,
 )
 from spillway.lake.batch.schema_policy import OnSchemaChange
+from spillway.lake.catalogs import registration
+from spillway.lake.job.registration_watch import RegistrationWatch
+from spillway.lake.job.table_figures import FigureWatch
 from spillway.lake.load import run as initial_load_run
 from spillway.lake.session import session_for
 from spillway.lake.state import boundaries, column_names, job_record, position, shown_tables
@@ -47,15 +50,16 @@ from spillway.lake.tables.iceberg import catalog as iceberg_catalog
 from spillway.lake.tables.iceberg.catalog import CatalogChoice
 from spillway.lake.tables.layout import Layout
 from spillway.lake.tables.maintenance import Upkeep
-from spillway.lake.workers.errors import typed_error
-from spillway.lake.workers.late import Patience
+from spillway.lake.worker_failures.errors import typed_error
+from spillway.lake.worker_failures.late import Patience
 from spillway.pg.lsn import Lsn
 from spillway.plugins import refused_values
 from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -63,10 +67,13 @@ if TYPE_CHECKING:
 
     from spillway.consumer.slot import SlotClient, SlotPosition
     from spillway.lake.batch.materialize import BatchReport
+    from spillway.lake.batch.pace import Pace
     from spillway.lake.job.status_file import LakeStatusFile
+    from spillway.lake.job.table_watch import TableWatch
     from spillway.lake.load.initial_load import InitialLoad
     from spillway.lake.metrics import LakeMetrics
     from spillway.lake.tables.contract import LakeTables
+    from spillway.lake.tables.figures import TableFigures
     from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
@@ -96,6 +103,12 @@ class JobSettings:
     iceberg_catalog: str | None = None
     #: before each of its namespaces
     iceberg_prefix: str = ""
+    #: lake, catalog: who says where their files lie
+    iceberg_location: str = "lake"
+    #: of Delta tables: the catalog that they are registered in; None: none is told
+    register_in: str | None = None
+    #: before each of its databases' names
+    register_prefix: str = ""
     #: available-now: take what is decoded at the start, then end; continuous: go on until a signal
     trigger: Literal["available-now", "continuous"] = "available-now"
     #: continuous: the least time between the starts of two batches
@@ -112,6 +125,9 @@ class JobSettings:
     column_names: str | None = None
     #: see :mod:`spillway.lake.batch.schema_policy`
     on_schema_change: Literal["evolve", "pause", "quarantine"] = "evolve"
+    #: seconds between merges of current tables, by ``schema.table`` or all: see
+    #: :mod:`spillway.lake.batch.pace`
+    merge_intervals: Mapping[str, float] = field(default_factory=dict)
     #: of Delta and Iceberg tables: see :mod:`spillway.lake.tables.positions`
     merge: Literal["copy", "position"] = "copy"
     master: str = "local[*]"
@@ -137,7 +153,7 @@ class JobSettings:
 
     @property
     def catalog_choice(self) -> CatalogChoice:
-        return CatalogChoice(self.iceberg_catalog, self.iceberg_prefix)
+        return CatalogChoice(self.iceberg_catalog, self.iceberg_prefix, self.iceberg_location)
 
     def options(self) -> dict[str, str]:
         """Return the data source's options. The token is not among them when the environment has
@@ -173,6 +189,8 @@ class JobSummary:
     quarantined: tuple[str, ...] = ()
     #: tables whose load failed, and why
     not_loaded: tuple[str, ...] = ()
+    #: tables at their own pace whose merge failed, and why
+    not_merged: tuple[str, ...] = ()
 
     def add(self, report: BatchReport) -> None:
         self.batches += 1
@@ -245,15 +263,25 @@ def run_job(
             if settings.layout:
                 tables = _tables(settings, session)
                 layout.settle(settings.path, settings.table_format, settings.layout, tables)
+            watches = _watches(settings, session, metrics, status)
+            for watch in watches:
+                held.enter_context(watch)
+            on_batch = _watched(watches, on_batch or _log_batch)
+            on_load = _watched(watches, on_load or _log_load)
+            merged = _watched(watches, _log_load)
+            tables = _tables(settings, session)
+            pace = held.enter_context(
+                _pace(settings, tables, lake.lsn_value, merged, metrics, status)
+            )
             run = _Run(
-                settings, session, client, lake, on_batch or _log_batch, stopping, metrics, status
+                settings, session, client, lake, on_batch, stopping, metrics, status, pace, tables
             )
             if metrics is not None:
                 metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn)
                 held.enter_context(_listening(session, metrics, settings.slot))
             if settings.initial_load:
                 loading = held.enter_context(
-                    _initial_load(settings, session, slot, stopping, on_load or _log_load)
+                    _initial_load(settings, session, slot, stopping, on_load)
                 )
                 if settings.trigger == "available-now":
                     loading()
@@ -261,14 +289,91 @@ def run_job(
                     held.enter_context(_beside(loading, stopping))
             if status is not None:
                 status.loads(settings.path)
-            upkeep = partial(_upkeep, settings, session, on_load or _log_load, metrics)
+            upkeep = partial(_upkeep, settings, session, on_load, metrics)
             if settings.trigger == "continuous":
                 held.enter_context(maintenance.beside(upkeep, settings.path, settings.upkeep))
                 return run.run()
             summary = run.run()
+            if not stopping.is_set():
+                summary.not_merged = tuple(run.settle())
             if not stopping.is_set() and maintenance.due(settings.path, settings.upkeep):
                 upkeep(stopping)
             return summary
+
+
+def _watches(
+    settings: JobSettings,
+    session: SparkSession,
+    metrics: LakeMetrics | None,
+    status: LakeStatusFile | None,
+) -> list[TableWatch]:
+    """Return what looks after the tables beside the batches."""
+    watches: list[TableWatch] = []
+    if metrics is not None or status is not None:
+        watches.append(_figures(settings, metrics, status))
+    if (address := settings.register_in) is not None:
+        prefix = settings.register_prefix
+        watches.append(RegistrationWatch(settings.path, address, prefix, session))
+    return watches
+
+
+def _figures(
+    settings: JobSettings, metrics: LakeMetrics | None, status: LakeStatusFile | None
+) -> FigureWatch:
+    """Return what looks at the tables, and tells."""
+
+    def tell(name: str, found: TableFigures) -> None:
+        if metrics is not None:
+            metrics.figures(settings.slot, name, found)
+        if status is not None:
+            status.figures(name, found)
+
+    return FigureWatch(settings.path, settings.table_format, tell)
+
+
+def _pace(
+    settings: JobSettings,
+    tables: LakeTables,
+    lsn: int,
+    tell: Callable[[object], None],
+    metrics: LakeMetrics | None,
+    status: LakeStatusFile | None,
+) -> Pace:
+    """Return what merges tables at their own pace, and tells."""
+    from spillway.lake.batch.pace import Pace  # noqa: PLC0415 - imports PySpark
+
+    def waits(name: str, since: datetime | None) -> None:
+        if metrics is not None:
+            metrics.waits(settings.slot, name, since)
+        if status is not None:
+            status.waits(name, since)
+
+    return Pace(
+        tables,
+        settings.path,
+        settings.slot,
+        lsn,
+        settings.merge_intervals,
+        tell=tell,
+        waits=waits,
+    )
+
+
+def _watched(watches: Sequence[TableWatch], tell: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return *tell*, of which *watches* hear which tables changed."""
+    from spillway.lake.batch.materialize import BatchReport  # noqa: PLC0415 - imports PySpark
+
+    def told(news: object) -> None:
+        tell(news)
+        changed: Iterable[str] = ()
+        if isinstance(news, BatchReport):
+            changed = news.changes
+        elif (table := getattr(news, "table", None)) is not None:
+            changed = (table,)
+        for watch in watches:
+            watch.changed(changed)
+
+    return told
 
 
 def _upkeep(
@@ -303,19 +408,35 @@ def _tables(settings: JobSettings, spark: SparkSession) -> LakeTables:
     )
 
 
-def check_settings(settings: JobSettings) -> None:
-    """Refuse what can't be, and make the directories; costs no JVM.
+def check_options(settings: JobSettings) -> None:
+    """Refuse what can't be together.
 
     Raises:
-        SpillwayError: of the format, or LakeError when a directory can't be made.
+        SpillwayError: of the format, the catalog or the checkpoint.
     """
     check_format(settings.table_format, settings.path)
+    if settings.merge == "position" and settings.table_format == "parquet":
+        raise UnsupportedFeature(
+            "a lake of plain Parquet files can't be merged by position: nothing marks a row there",
+            hint="Leave --merge out, or use --format delta or iceberg.",
+        )
+    if settings.register_in is not None:
+        registration.check_address(settings.register_in, settings.table_format)
     iceberg_catalog.check_choice(settings.table_format, settings.path, settings.catalog_choice)
     if isinstance(settings.checkpoint, ObjectPath) and not isinstance(settings.path, ObjectPath):
         raise UnsupportedFeature(
             f"the checkpoint {settings.checkpoint} is on object storage and the lake is not",
             hint="Name a directory of this machine, or none.",
         )
+
+
+def check_settings(settings: JobSettings) -> None:
+    """Refuse what can't be, and make the directories; costs no JVM.
+
+    Raises:
+        SpillwayError: as of :func:`check_options`, or LakeError when a directory can't be made.
+    """
+    check_options(settings)
     for path in (settings.path, settings.checkpoint):
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -354,6 +475,8 @@ class _Run:
         stopping: threading.Event,
         metrics: LakeMetrics | None,
         status: LakeStatusFile | None,
+        pace: Pace,
+        tables: LakeTables,
     ) -> None:
         from spillway.lake.batch.materialize import Materializer  # noqa: PLC0415 - imports PySpark
 
@@ -368,15 +491,21 @@ class _Run:
         self._failure: BaseException | None = None
         self._idle = threading.Event()
         self._idle.set()
+        self._pace = pace
         self._materializer = Materializer(
-            _tables(settings, spark),
+            tables,
             client,
             settings.path,
             lake,
             only=settings.tables,
             on_schema_change=OnSchemaChange(settings.on_schema_change),
             report=self._reported,
+            pace=pace,
         )
+
+    def settle(self) -> list[str]:
+        """Merge what waits at its own pace; return what could not be."""
+        return self._pace.settle(self._summary.lsn)
 
     def run(self) -> JobSummary:
         settings = self._settings

@@ -5,9 +5,9 @@ transactions, so a slot may move to a job of its own, with ``--lake DIR/SLOT``, 
 they share is the JVM and its cores.
 
 What goes wrong with one is no reason for the others to stop. With the trigger ``continuous`` a run
-that failed begins anew, after a pause that doubles up to a minute: a service that is being
-restarted mends itself so, and a slot that is lost is told of at each try, and counted in the
-metrics. With ``available-now`` the others go on to their end, and the error comes then.
+that failed begins anew, after a pause that doubles up to a minute: so a restart of the service is
+got over without help, and a slot that is lost is told of at each try, and counted in the metrics.
+With ``available-now`` the others go on to their end, and the error comes then.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.consumer.status_file import StatusFile
@@ -12,9 +13,12 @@ from spillway.lake.state.quarantine import quarantined
 
 if TYPE_CHECKING:
     from spillway.consumer.status_file import Progress
+    from spillway.lake.tables.figures import TableFigures
     from spillway.storage.place import LakePath
 
 _BLOCK_BYTES: Final = 8192
+#: States of tables that are set aside.
+_ASIDE: Final = ("quarantined", "paused")
 
 
 class LakeStatusFile(StatusFile):
@@ -32,16 +36,29 @@ class LakeStatusFile(StatusFile):
                 table = told.table(load.table)
                 done, copying = load.stage == Stage.DONE, load.stage == Stage.COPYING
                 table.state = "ready" if done else "copying" if copying else "waiting"
+                table.reason = load.reason or None
                 if load.reason:
-                    table.state, table.reason = "waiting", load.reason
-                elif not done:
-                    table.reason = None
+                    table.state = "waiting"
                 total = load.blocks * _BLOCK_BYTES
                 of_chunk = load.range_blocks * load.chunk_ranges * _BLOCK_BYTES
                 table.bytes_total = total if done or copying else None
                 table.bytes_copied = total if done else min(total, load.chunks_done * of_chunk)
             _note_quarantined(told, lake)
             told.urgent = True
+
+    def figures(self, name: str, found: TableFigures) -> None:
+        """Hear what a current table is like."""
+        with self.changing() as told:
+            table = told.table(name)
+            table.rows, table.files, table.bytes = found.rows, found.files, found.size_bytes
+            table.deleted_rows = found.deleted_rows
+            table.bytes_rewritten = (table.bytes_rewritten or 0) + found.rewritten_bytes
+            table.figures_at = datetime.now(UTC).isoformat()
+
+    def waits(self, name: str, since: datetime | None) -> None:
+        """Hear since when a current table lacks what its history has; None: it has all."""
+        with self.changing() as told:
+            told.table(name).waiting_since = None if since is None else since.isoformat()
 
     def heard(self, lake: LakePath, news: object) -> None:
         """Hear of a batch that is durable, of a step of a table's load, or of something else."""
@@ -54,8 +71,19 @@ class LakeStatusFile(StatusFile):
                 for name, count in news.changes.items():
                     told.table(name).changes += count
                     told.changes += count
+                if news.changes:
+                    told.last_batch = {
+                        "ended_at": datetime.now(UTC).isoformat(),
+                        "seconds": round(news.seconds, 3),
+                        "changes": sum(news.changes.values()),
+                        "tables": len(news.changes),
+                        "from_lsn": str(news.start_lsn),
+                        "to_lsn": str(news.end_lsn),
+                    }
+                for name, newest in news.newest.items():
+                    told.table(name).newest_change_at = newest.isoformat()
                 # On object storage a look is a request.
-                if news.quarantined or any(t.state == "quarantined" for t in told.tables.values()):
+                if news.quarantined or any(t.state in _ASIDE for t in told.tables.values()):
                     _note_quarantined(told, lake)
                 told.urgent = bool(news.changes)
             elif isinstance(news, LoadProgress):
@@ -70,13 +98,13 @@ class LakeStatusFile(StatusFile):
 
 
 def _note_quarantined(told: Progress, lake: LakePath) -> None:
-    set_aside = {q.table: q.reason for q in quarantined(lake).values()}
-    for name, reason in set_aside.items():
+    set_aside = {state.table: state for state in quarantined(lake).values()}
+    for name, state in set_aside.items():
         table = told.table(name)
-        table.reason = reason
+        table.reason = state.reason
         # Its load goes on all the same.
-        if table.state == "ready":
-            table.state = "quarantined"
+        if table.state in ("ready", *_ASIDE):
+            table.state = "paused" if state.paused else "quarantined"
     for name, table in told.tables.items():
-        if table.state == "quarantined" and name not in set_aside:
+        if table.state in _ASIDE and name not in set_aside:
             table.state, table.reason = "ready", None

@@ -1,5 +1,6 @@
 """What an executor does for an initial load: copy ranges of a table's blocks, as rows of its
-history.
+history; and, where the tables' format lets it, write the files of both tables
+(:class:`CopyToFiles`).
 
 The columns are :class:`spillway.consumer.table_copy.TableCopy`'s, with the change's columns before
 them:
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spillway.consumer.table_copy import TableCopy
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import CHANGE_COLUMNS, conform
 
 if TYPE_CHECKING:
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
 
     from spillway.consumer.snapshots import CopiedTable, Source, SourceSnapshot
     from spillway.consumer.table_copy import BlockRange
+    from spillway.lake.tables.load_contract import LoadFiles, RowWriter
 
 #: The ``_op`` of a row that was loaded.
 READ: Final = "R"
+#: What :class:`CopyToFiles` yields: of which table a file is, and what the commit is told of it.
+FILES: Final = pa.schema([pa.field("kind", pa.string()), pa.field("file", pa.string())])
 
 
 class CopyRanges:
@@ -64,11 +69,23 @@ class CopyRanges:
         # Spark shows a function's name in query plans; this one's state has a password in it.
         return type(self).__name__
 
+    @property
+    def relation(self) -> str:
+        """The table's name."""
+        return self._relation
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0):
-                for places, arrays in self._copy.batches(*self._ranges[number.as_py()]):
-                    yield self._with_change(places, arrays)
+                for rows in self.rows(number.as_py()):
+                    yield conform(rows, self._columns, relation=self._relation)
+
+    def rows(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range: the change's columns and the table's, in the plugin's
+        types.
+        """
+        for places, arrays in self._copy.batches(*self._ranges[number]):
+            yield self._with_change(places, arrays)
 
     def _with_change(self, places: pa.Array, arrays: list[pa.Array]) -> pa.RecordBatch:
         count = len(places)
@@ -84,8 +101,47 @@ class CopyRanges:
             ),
         }
         names = [*known, *self._copy.columns]
-        return conform(
-            pa.RecordBatch.from_arrays([*known.values(), *arrays], names=names),
-            self._columns,
-            relation=self._relation,
-        )
+        return pa.RecordBatch.from_arrays([*known.values(), *arrays], names=names)
+
+
+class CopyToFiles:
+    """The same for a lake whose files are written where rows are copied: numbers of ranges in,
+    :data:`FILES` out. Pickled to executors.
+
+    A range that fails leaves no file, or one that nothing names.
+    """
+
+    def __init__(self, ranges: CopyRanges, files: LoadFiles) -> None:
+        self._ranges = ranges
+        self._files = files
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0):
+                done = self.copied(number.as_py())
+                rows = [{"kind": kind, "file": file} for kind, file in done]
+                yield pa.RecordBatch.from_pylist(rows, schema=FILES)
+
+    def copied(self, number: int) -> list[tuple[str, str]]:
+        """Copy one range; return its files as :data:`FILES` has them."""
+        wanted = {HISTORY: self._files.history, CURRENT: self._files.current}
+        writers: dict[str, tuple[pa.Schema, RowWriter]] = {
+            kind: (files.columns, files.writer())
+            for kind, files in wanted.items()
+            if files is not None
+        }
+        try:
+            for rows in self._ranges.rows(number):
+                for columns, writer in writers.values():
+                    shown = conform(rows, columns, relation=self._ranges.relation)
+                    writer.write(pa.Table.from_batches([shown]))
+            return [
+                (kind, file) for kind, (_, writer) in writers.items() for file in writer.close()
+            ]
+        except BaseException:
+            for _, writer in writers.values():
+                writer.remove()
+            raise

@@ -3,9 +3,10 @@ are being followed.
 
 ::
 
-    snapshot as of S ──ctid ranges──▶ COPY, in parallel ──▶ history: rows with _op R and _commit_lsn S-1, a commit a chunk
-                                                              │ all chunks
-    history's R rows of S ──▶ current, one commit, as of S ◀──┘
+    snapshot as of S ──ctid ranges──▶ COPY, in parallel ──▶ history: _op R and _commit_lsn S-1
+                                         │                    │ a commit a chunk; when all are there
+                                         └─ files of both     ▼
+                                                            current, one commit, as of S
     history [S, its end) ──net effect──▶ current ──▶ the job's again
 
 The job that follows the slot goes on all the while: it appends the table's changes to history and
@@ -14,9 +15,15 @@ before S is in the snapshot, what comes from S on is in history when current is 
 that feeds current from its own LSN on makes the two meet. A re-sync is the same with a current
 table that is there already.
 
+**Who writes.** Where the format has it (:class:`~spillway.lake.tables.load_contract.FileLoads`),
+who copies a range writes its files for both tables, an executor's Python process or, for a small
+table, the driver's; the driver commits them, and current is made of files that are there. Else
+Spark's writer gets the rows, and current is written from history's. A load that goes on after its
+process was killed doesn't know the files that were written for current, and does the latter, too.
+
 **DDL.** The snapshot's session holds the tables' shape until current is the job's again, so all
-changes in [S, history's end) have the shape of the loaded rows, and no batch that the job merged
-nothing of has another one.
+changes in [S, history's end) have the shape of the loaded rows, also those of batches that the job
+only appended.
 
 **What a crash costs.** A table that is done stays done. A chunk that failed is copied again. A
 table that was at work goes on with its next chunk while its snapshot lives; the snapshot is its
@@ -24,22 +31,24 @@ session's, so a killed process takes it along, and then the table's loaded rows 
 history and it begins anew as of a new S. Meanwhile its current stays as it was, and history
 complete.
 
-A table that can't be loaded, by a value that no file takes for one, is told of and passed over
-(:class:`LoadFailed`): the others are loaded. The snapshot that is lost again and again, a source or
-a disk that fails, are no table's own, and end the load.
+A table that can't be loaded, for a value that no file takes, say, is told of and passed over
+(:class:`LoadFailed`): the others are loaded. A snapshot that is lost again and again, or a source
+or a disk that fails, is no table's own trouble, and ends the load.
 
-Runs on the driver, one load a lake at a time. Tables are loaded one after the other, each in
-parallel; small ones share a snapshot, a large one has its own, so that none is kept longer than one
-large table takes: it keeps VACUUM from removing what changed since.
-"""  # noqa: E501
+Runs on the driver, one load a lake at a time. Of tables that share a snapshot
+:data:`_TABLES_AT_ONCE` are loaded at once, each in parallel, the small ones first; a large one has
+a snapshot of its own, so that none is kept longer than one large table takes: it keeps VACUUM from
+removing what changed since.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
@@ -54,10 +63,10 @@ from spillway.errors import (
     ValueNotRepresentable,
 )
 from spillway.failpoints import failpoint
+from spillway.lake.batch.catch_up import Behind, catch_up
 from spillway.lake.batch.poison import is_tables_own
-from spillway.lake.load.copy_ranges import CopyRanges
+from spillway.lake.load.copy_ranges import CopyRanges, CopyToFiles
 from spillway.lake.shape import columns as table_shape
-from spillway.lake.shape import emptied, net_effect
 from spillway.lake.shape.changes import shape_text
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import DELETED_AT, copies_name, quoted
@@ -69,6 +78,7 @@ from spillway.lake.state.loads import (
     Stage,
     has_table,
     load_state,
+    merge_lock,
     store_state,
     table_lock,
 )
@@ -82,8 +92,8 @@ from spillway.lake.tables.contract import (
     row_key,
 )
 from spillway.lake.tables.load_contract import NO_BATCH, loaded_rows
-from spillway.lake.workers.errors import typed_error
-from spillway.lake.workers.late import Patience
+from spillway.lake.worker_failures.errors import typed_error
+from spillway.lake.worker_failures.late import Patience
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -92,6 +102,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from spillway.consumer.slot import SlotPosition
     from spillway.consumer.snapshots import CopiedTable, Source, SourceSnapshot, SourceTable
@@ -106,8 +117,15 @@ _log = logging.getLogger(__name__)
 _RANGES_PER_CORE: Final = 4
 #: Tables share a snapshot while they are smaller than this together.
 _SNAPSHOT_BYTES: Final = 4 << 30
+#: A table takes some connections and commits, which wait for disks and for the source: while one
+#: does, another one copies.
+_TABLES_AT_ONCE: Final = 4
+#: Up to it a table's only range is copied by the driver.
+_SMALL_BYTES: Final = 16 << 20
 _ATTEMPTS: Final = 3
 _ENDED: Final = "the session that kept the snapshot was ended"
+
+_Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +162,10 @@ class LoadFailed:
     def __str__(self) -> str:
         told = f"{self.error.message.rstrip('.')}. {self.error.hint}".strip()
         return f"{self.table} is not loaded: {told}"
+
+
+class _CopyFailed(Exception):
+    """The driver's own copy of a small table failed; the cause says how."""
 
 
 class _SnapshotLost(Exception):
@@ -203,6 +225,8 @@ class InitialLoad:
         self._range_blocks = max(1, range_bytes // BLOCK_BYTES)
         self._shown = shown_tables(path)
         self._failed: list[LoadFailed] = []
+        #: names of snapshots that have to go, and why
+        self._lost: dict[str, str] = {}
         self._chunk_ranges = _RANGES_PER_CORE * max(1, spark.sparkContext.defaultParallelism)
         self._check_source()
 
@@ -286,9 +310,7 @@ class InitialLoad:
                 return
             snapshot = self._source.snapshot(remaining, self._report, self._stopping)
             try:
-                for table in tuple(remaining):
-                    self._load_or_pass_over(table, snapshot)
-                    remaining.remove(table)
+                self._load_at_once(remaining, snapshot)
             except _SnapshotLost as reason:
                 if attempt == _ATTEMPTS:
                     raise LakeError(
@@ -299,6 +321,33 @@ class InitialLoad:
                 self._report(f"{reason}: taking another snapshot")
             finally:
                 snapshot.close()
+
+    def _load_at_once(self, remaining: list[SourceTable], snapshot: SourceSnapshot) -> None:
+        """Load some tables at a time, and take those that are done out of *remaining*.
+
+        Raises:
+            _SnapshotLost: what has begun is done, or as if it had not begun.
+            SpillwayError: the first one's that failed; others that had begun are done first.
+        """
+        with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-load") as pool:
+            begun = {
+                pool.submit(self._load_or_pass_over, table, snapshot): table for table in remaining
+            }
+            failed: BaseException | None = None
+            for future in as_completed(begun):
+                if future.cancelled():
+                    continue
+                error = future.exception()
+                if error is None:
+                    remaining.remove(begun[future])
+                    continue
+                # That the snapshot is lost is no reason to end where another one says why.
+                if failed is None or isinstance(failed, _SnapshotLost):
+                    failed = error
+                for other in begun:
+                    other.cancel()
+        if failed is not None:
+            raise failed
 
     @contextmanager
     def _continued(self, table: SourceTable) -> Iterator[SourceSnapshot | None]:
@@ -330,7 +379,9 @@ class InitialLoad:
         """Load a table; take down why, if that fails by its own trouble."""
         try:
             self._load(table.name, snapshot)
-        except _SnapshotLost:
+        except _SnapshotLost as reason:
+            # Other tables that are at work have it, too, and somebody waits for it to go.
+            self._lost.setdefault(snapshot.name, str(reason))
             raise
         except BaseException as error:
             typed = typed_error(
@@ -362,8 +413,8 @@ class InitialLoad:
         table = _Table(name, relation, schema, columns, row_key(relation, columns), shape)
         state = self._begin(table, copied, snapshot)
         try:
-            self._copy(table, copied, snapshot, state, began)
-            self._publish(table, snapshot)
+            files = self._copy(table, copied, snapshot, state, began)
+            self._publish(table, snapshot, files)
         except _SnapshotLost:
             self._begin_anew(name, table.directory, state)
             raise
@@ -410,69 +461,170 @@ class InitialLoad:
         snapshot: SourceSnapshot,
         state: LoadState,
         began: float,
-    ) -> None:
-        """Bring all rows into history, chunk by chunk."""
+    ) -> list[str] | None:
+        """Bring all rows into history, chunk by chunk; return files of the current table with all
+        of them, None if there are none.
+        """
         schema = from_arrow_schema(self._history_schema(table), prefer_timestamp_ntz=True)
         columns = to_arrow_schema(schema, timezone="UTC")
         total = copied.blocks * BLOCK_BYTES
-        for chunk in range(self.tables.loaded_chunks(table.directory, snapshot.lsn), state.chunks):
+        first = self.tables.loaded_chunks(table.directory, snapshot.lsn)
+        by_files, files = self.tables.by_files, None
+        if by_files is not None:
+            files = by_files.load_files(
+                table.directory,
+                None if table.key is None else self._current(table),
+                table.key or MULTISET,
+                snapshot.taken_at_us,
+            )
+        current: list[str] = []
+        for chunk in range(first, state.chunks):
             ranges = state.ranges(chunk)
             copy = CopyRanges(self._source, snapshot, copied, columns, ranges)
-            patience, failures = Patience(self._stopping), 0
-            while True:
-                if self._stopping.is_set():
-                    raise NotReady(
-                        f"the load of {table.name} was stopped",
-                        hint="Run it again: it begins anew.",
-                    )
-                try:
-                    numbers = self._spark.range(0, len(ranges), 1, len(ranges))
-                    rows = numbers.mapInArrow(copy, schema)
-                    self.tables.append_loaded(table.directory, rows, snapshot.lsn, chunk)
-                    break
-                except PySparkException as error:
-                    if DDL_WAITS in str(error):
-                        raise _SnapshotLost(DDL_WAITS) from error
-                    if not snapshot.alive():
-                        raise _SnapshotLost(_ENDED) from error
-                    if patience.waited(error):
-                        continue
-                    failures += 1
-                    if failures == _ATTEMPTS:
-                        raise typed_error(
-                            error,
-                            what=f"loading {table.name} failed",
-                            hint="What was loaded stays; run the load again.",
-                            relation=table.name,
-                        ) from error
-                    _log.warning("chunk %d of %s is copied again: %s", chunk, table.name, error)
+            if by_files is None or files is None:
+                self._copied(table, snapshot, copy, schema, len(ranges), chunk)
+            else:
+                to_files = CopyToFiles(copy, files)
+                # A Spark job takes longer.
+                here = len(ranges) == 1 and total <= _SMALL_BYTES
+                done = self._written(table, snapshot, to_files, len(ranges), chunk, here=here)
+                current += [file for kind, file in done if kind == CURRENT]
+                of_history = [file for kind, file in done if kind == HISTORY]
+                by_files.append_files(table.directory, of_history, snapshot.lsn, chunk)
             failpoint("lake.load_chunk")
             state = replace(state, chunks_done=chunk + 1)
             store_state(self._path, table.directory, state)
-            done = min(ranges[-1][1] * BLOCK_BYTES, total)
+            at = min(ranges[-1][1] * BLOCK_BYTES, total)
             seconds = time.monotonic() - began
             self._report(
-                LoadProgress(table.name, done, total, seconds, done=False, lsn=Lsn(snapshot.lsn))
+                LoadProgress(table.name, at, total, seconds, done=False, lsn=Lsn(snapshot.lsn))
             )
         self.tables.seal_loaded(table.directory, snapshot.lsn)
+        return current if not first and files is not None and files.current is not None else None
 
-    def _publish(self, table: _Table, snapshot: SourceSnapshot) -> None:
+    def _copied(
+        self,
+        table: _Table,
+        snapshot: SourceSnapshot,
+        copy: CopyRanges,
+        schema: StructType,
+        count: int,
+        chunk: int,
+    ) -> None:
+        """Have Spark write a chunk of *count* ranges to history."""
+
+        def attempt() -> None:
+            rows = self._spark.range(0, count, 1, count).mapInArrow(copy, schema)
+            self.tables.append_loaded(table.directory, rows, snapshot.lsn, chunk)
+
+        self._attempted(table, snapshot, chunk, attempt)
+
+    def _written(
+        self,
+        table: _Table,
+        snapshot: SourceSnapshot,
+        copy: CopyToFiles,
+        count: int,
+        chunk: int,
+        *,
+        here: bool,
+    ) -> list[tuple[str, str]]:
+        """Have a chunk of *count* ranges written to files where it is copied, by executors or
+        *here*; return them.
+        """
+
+        def attempt() -> list[tuple[str, str]]:
+            if here:
+                try:
+                    return [file for number in range(count) for file in copy.copied(number)]
+                except LakeError as error:
+                    raise _CopyFailed(error) from error
+            numbers = self._spark.range(0, count, 1, count)
+            done = numbers.mapInArrow(copy, "kind string, file string").collect()
+            return [(row["kind"], row["file"]) for row in done]
+
+        return self._attempted(table, snapshot, chunk, attempt)
+
+    def _attempted(
+        self, table: _Table, snapshot: SourceSnapshot, chunk: int, attempt: Callable[[], _Done]
+    ) -> _Done:
+        """Do *attempt*, which copies a chunk, again where that may help.
+
+        Raises:
+            _SnapshotLost: the snapshot is gone, or has to go.
+            NotReady: the load was stopped.
+            SpillwayError: it failed again and again.
+        """
+        patience, failures = Patience(self._stopping), 0
+        while True:
+            if self._stopping.is_set():
+                raise NotReady(
+                    f"the load of {table.name} was stopped",
+                    hint="Run it again: it begins anew.",
+                )
+            if snapshot.name in self._lost:
+                raise _SnapshotLost(self._lost[snapshot.name])
+            try:
+                return attempt()
+            except (PySparkException, _CopyFailed) as error:
+                if DDL_WAITS in str(error):
+                    raise _SnapshotLost(DDL_WAITS) from error
+                if not snapshot.alive():
+                    raise _SnapshotLost(_ENDED) from error
+                if patience.waited(error):
+                    continue
+                failures += 1
+                if failures == _ATTEMPTS:
+                    raise typed_error(
+                        (isinstance(error, _CopyFailed) and error.__cause__) or error,
+                        what=f"loading {table.name} failed",
+                        hint="What was loaded stays; run the load again.",
+                        relation=table.name,
+                    ) from error
+                _log.warning("chunk %d of %s is copied again: %s", chunk, table.name, error)
+
+    def _publish(
+        self, table: _Table, snapshot: SourceSnapshot, files: Sequence[str] | None
+    ) -> None:
         """Make the loaded rows current, catch up with history, and give the table back to the
         job.
         """
         failpoint("lake.load_copied")
+        # A merge that began before the load was chosen may be at it still.
+        with merge_lock(self._path, table.directory):
+            self._make_current(table, snapshot, files)
+        failpoint("lake.load_done")
+
+    def _replace(self, table: _Table, lsn: int, files: Sequence[str] | None) -> None:
+        """Make the loaded rows, which are in *files* if these are known, the current table, as of
+        *lsn*.
+        """
+        assert table.key is not None  # it has a current table
+        directory, key = table.directory, table.key
+        batch = Batch(self._slot.slot_name, lsn, lsn, NO_BATCH)
+        wanted, softly = self._current(table), self._shown.softly(table.name)
+        by_files = self.tables.by_files
+        if (
+            files is not None
+            and by_files is not None
+            and by_files.replace_current_files(directory, files, wanted, key, batch)
+        ):
+            return
+        rows = loaded_rows(self.tables, directory, lsn)
+        rows = table_shape.as_of_last(rows, [table.shape], table.name)
+        if key == MULTISET:
+            names, counted = map(quoted, table.columns), copies_name(table.columns)
+            rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(counted))
+        if softly:
+            rows = rows.select("*", F.lit(None).cast("timestamp").alias(DELETED_AT))
+        self.tables.replace_current(directory, rows, wanted, key, batch)
+
+    def _make_current(
+        self, table: _Table, snapshot: SourceSnapshot, files: Sequence[str] | None
+    ) -> None:
         directory, lsn = table.directory, snapshot.lsn
         if table.key is not None and self.tables.durable_lsn(CURRENT, directory) < lsn:
-            rows = loaded_rows(self.tables, directory, lsn)
-            rows = table_shape.as_of_last(rows, [table.shape], table.name)
-            if table.key == MULTISET:
-                names, counted = map(quoted, table.columns), copies_name(table.columns)
-                rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(counted))
-            if self._shown.softly(table.name):
-                deleted_at = F.lit(None).cast("timestamp").alias(DELETED_AT)
-                rows = rows.select("*", deleted_at)
-            batch = Batch(self._slot.slot_name, lsn, lsn, NO_BATCH)
-            self.tables.replace_current(directory, rows, self._current(table), table.key, batch)
+            self._replace(table, lsn, files)
             failpoint("lake.load_published")
             # Most of it without the lock, which the job waits for.
             self._catch_up(table)
@@ -485,7 +637,6 @@ class InitialLoad:
             state = load_state(self._path, directory)
             assert state is not None  # begun
             store_state(self._path, directory, replace(state, stage=Stage.DONE, reason=""))
-        failpoint("lake.load_done")
 
     def _catch_up(self, table: _Table) -> None:
         """Merge what the job appended to history from the snapshot's LSN on, which it left to
@@ -498,21 +649,16 @@ class InitialLoad:
         end = self.tables.durable_lsn(HISTORY, directory)
         if end <= start:
             return
-        events = self.tables.history(directory, start, end)
-        events = table_shape.as_of_last(events, [table.shape], table.name)
-        softly = self._shown.softly(table.name)
-        current = self.tables.current(directory)
-        events = emptied.as_deletes(events, table.columns, current, softly=softly)
-        if key == MULTISET:
-            effect = net_effect.multiset(events, table.columns)
-        elif table.relation.primary_key_deferrable:
-            effect = net_effect.keyed_at_commit(events, table.columns, key)
-        else:
-            effect = net_effect.keyed(events, table.columns, key, current)
-        if softly:
-            effect = net_effect.softly(effect, events, table.columns, key)
+        behind = Behind(
+            directory,
+            table.name,
+            key,
+            table.shape,
+            table.relation.primary_key_deferrable,
+            self._shown.softly(table.name),
+        )
         batch = Batch(self._slot.slot_name, start, end, NO_BATCH)
-        self.tables.apply(directory, effect, self._current(table), key, batch)
+        catch_up(self.tables, behind, batch)
 
     def _current(self, table: _Table) -> pa.Schema:
         shape = table.shape

@@ -4,17 +4,18 @@
 ::
 
     shape before ──┐
-    shape after ───┴─▶ changes ──▶ a row each: kind, column, names and types at the source and in the lake, and where
+    shape after ───┴─▶ changes ──▶ a row each: kind, column, names and types at the source and in
+                                   the lake, and where
 
-WAL has the catalog's rows, not the statement: a change of a table's shape is found where the first
-change of a row was made in it, and stands at that place (``_commit_lsn``, ``_seq``). DDL that no
-change of a row follows leaves no event.
+WAL has the catalog's rows, not the statement. So a change of a table's shape is found where the
+first row was changed in the new shape, and stands at that place (``_commit_lsn``, ``_seq``). DDL
+that no change of a row follows leaves no event.
 
 A row says the whole shape after it, too (``shape``). So the table is its own memory: what a table
 looked like when a job began is read from the rows that are there, which came to be in one commit
 with the LSN that they go up to, as in every table here. A batch that comes again adds nothing to
 what it added before.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

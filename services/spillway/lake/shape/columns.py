@@ -6,7 +6,7 @@ and RENAME COLUMN are all told by comparing numbers (the plugin's field metadata
 
 ::
 
-    messages of a batch ──▶ shapes: from which change on is the name of which table, with which columns
+    messages of a batch ──▶ shapes: from which change on a name is which table, with which columns
     current (its fields' numbers) ──follow──▶ the newest shape: one atomic rewrite
     history's rows of the batch   ──as_of_last──▶ read as if they had been made in the newest shape
                                     ──▶ net effect ──▶ merge
@@ -16,7 +16,7 @@ one, whose rows leave current there as by TRUNCATE. A column whose type changed 
 cast, where that is what PostgreSQL made of them (:mod:`spillway.lake.shape.type_changes`); else
 :class:`~spillway.errors.LakeSchemaConflict`.
 
-A column that a row was made before has the value that PostgreSQL shows for it: that of ADD COLUMN …
+A row that is older than a column has in it the value that PostgreSQL shows: that of ADD COLUMN …
 DEFAULT (pg_attribute.attmissingval, ``missing`` in the metadata), else null. A dropped column
 leaves current and stays in history. DDL waits for everybody's changes of the table, so in commit
 order each shape ends before the next one begins.
@@ -26,7 +26,7 @@ cut elsewhere even, do no harm. *follow* compares what current's own fields say 
 adds and fills in one commit: a column is there with its values or isn't there. *as_of_last* depends
 on the batch's messages only, not on whether current was rewritten already. The rewrite carries no
 LSN: the merge after it does.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Partitions of a table that is one in the lake, whose rows are gone at once: truncated, detached,
 dropped.
 
-A change says only which partition (``_op`` P, :mod:`spillway.plugins.partition_roots`). Which rows
-those are the current table knows, for each has its partition's oid: each becomes a DELETE where the
-change stands, and what the batch did in the partition before it counts no more.
+A change says only which partition (``_op`` P, :mod:`spillway.plugins.partition_roots`). The current
+table knows which rows those are, for each has its partition's oid. Each becomes a DELETE where the
+change stands, and what the batch did in the partition before that counts no more.
 
 Of a table with soft deletes a TRUNCATE is the same for all of its rows.
 
-It costs what the partition has in rows, as they are deleted.
+The cost is that of deleting the partition's rows.
 """
 
 from __future__ import annotations

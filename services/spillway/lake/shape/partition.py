@@ -1,4 +1,4 @@
-"""What of a row says in which partition of a lake table it is: ``region``, ``day(created_at)``.
+"""What decides which partition of a lake table a row is in: ``region``, ``day(created_at)``.
 
 Which tables have which partitions is :mod:`spillway.lake.tables.layout`'s; the derived columns that
 they are kept in are :mod:`spillway.lake.tables.partitions`'.

@@ -1,14 +1,15 @@
-"""A table's history as versions of rows, from when to when each was what the table had: what is
-called a slowly changing dimension of type 2.
+"""A table's history as versions of rows, each with the times between which the table had it: what
+is called a slowly changing dimension of type 2.
 
 ::
 
-    history ──▶ effects on keys ──▶ in order, per key: a version begins where its row is set, and ends where the key's
-                                    next change, a TRUNCATE, or the loss of its partition stands
+    history ──▶ effects on keys ──▶ in order, per key: a version begins where its row is set, and
+                                    ends where the key's next change, a TRUNCATE, or the loss of its
+                                    partition stands
 
 Times are those of commits. What a transaction makes and ends itself is no version. A value that was
 left out as unchanged is the one that was logged last under its key.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 ::
 
     spark.dataSource.register(SpillwayDataSource)
-    spark.readStream.format("spillway").option("slot", "shop").load()                              # envelopes
-    spark.readStream.format("spillway").option("slot", "shop").option("table", "public.orders").load()   # rows
+    slot = spark.readStream.format("spillway").option("slot", "shop")
+    slot.load()                                     # envelopes
+    slot.option("table", "public.orders").load()    # rows
 
 ==========================  ========================================================================
 option                      meaning
@@ -62,7 +63,7 @@ and a table's messages become columns in ``mapInArrow``, in parallel and only fo
 The slot is read once for all tables. The last row of each partition has no relation: it says that
 [range_start, range_end) was read to its end, so a consumer knows what it has, even if that is
 nothing.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

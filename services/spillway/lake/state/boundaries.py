@@ -14,7 +14,7 @@ with the process that has it, however it ends. Spark records where it cut a batc
 go at any time.
 
 On object storage there is no such lock: :func:`hold` is refused while a job is at work. Requests
-are objects, and only the job that whoever asks runs itself looks at them.
+are objects, and no job looks at them but one that the asker runs itself.
 """
 
 from __future__ import annotations
@@ -87,6 +87,11 @@ def held(requests: LakePath) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def is_asked(lake: LakePath, lsn: int) -> bool:
+    """Say whether somebody waits for a batch of a job at work that ends at *lsn*."""
+    return not isinstance(lake, ObjectPath) and (folder(lake) / f"{lsn:020d}").exists()
 
 
 def first_after(requests: LakePath, begin: int, end: int) -> int:

@@ -5,7 +5,7 @@ takes, and for which Delta needs no column mapping (the option ``column_names`` 
 ``arrow``). What was said once stays, for later runs, loads, comparisons and replays; where nothing
 was said the slot's own option counts.
 
-Said anew of a lake that is filled it is, to the tables, as if their columns were renamed.
+If it is said anew of a lake that is filled, the tables take it as if their columns were renamed.
 """
 
 from __future__ import annotations

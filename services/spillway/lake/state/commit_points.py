@@ -8,18 +8,19 @@ transaction whole, across tables, however long it reads (:mod:`spillway.lake.rea
 
 ::
 
-    _spillway/commits/<decimal, 20 digits>.jsonl     named by its first point; one line a point, in the order of LSNs
+    _spillway/commits/<decimal, 20 digits>.jsonl    named by its first point; one line a point, in
+                                                    the order of LSNs
 
 The last file is replaced whole for each point, which an object store can do, too; a full one stays
 as it is. The oldest go when there are many: readers keep to what the tables' own retention leaves,
 which is less.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +29,7 @@ from spillway.pg.lsn import Lsn
 from spillway.storage.place import replace_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from spillway.storage.place import LakePath
 
@@ -51,7 +52,8 @@ class CommitPoint:
     batch_id: int
     #: changes of the batch that were new to history
     changes: int
-    #: tables (their directories) that were being loaded: their current state was not as of this
+    #: tables (their directories) whose current state was not as of this: they were being loaded, in
+    #: quarantine, or waited for a merge at a pace of their own, and still do
     loading: list[str] = field(default_factory=list)
 
     @property
@@ -76,10 +78,37 @@ def publish(path: LakePath, lsn: int, batch_id: int, changes: int, loading: list
             points = []
             file = _directory(path) / f"{lsn:020d}.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
-        lines = (json.dumps(asdict(each)) for each in (*points, point))
-        replace_text(file, "".join(f"{line}\n" for line in lines))
+        _replace(file, (*points, point))
         for old in files[:-_FILES_MAX]:
             old.unlink()
+
+
+def caught_up(path: LakePath, lsn: int, exactly: Collection[str], ever: Collection[str]) -> None:
+    """Hear that current tables were brought up to *lsn*, a point's: those *exactly* to it, and
+    *ever*, as of which nothing has come since, so that they are as of all later points, too.
+    """
+    with _writing:
+        for file in reversed(_files(path)):
+            found = _read(file)
+            changed = [_without(point, lsn, exactly, ever) for point in found]
+            if changed != found:
+                _replace(file, changed)
+            if found and found[0].lsn_value <= lsn:
+                return
+
+
+def _without(
+    point: CommitPoint, lsn: int, exactly: Collection[str], ever: Collection[str]
+) -> CommitPoint:
+    at = point.lsn_value
+    gone = {*ever, *(exactly if at == lsn else ())} if at >= lsn else set()
+    if gone.isdisjoint(point.loading):
+        return point
+    return replace(point, loading=[name for name in point.loading if name not in gone])
+
+
+def _replace(file: LakePath, found: Iterable[CommitPoint]) -> None:
+    replace_text(file, "".join(f"{json.dumps(asdict(each))}\n" for each in found))
 
 
 def points(path: LakePath) -> Iterator[CommitPoint]:
@@ -104,21 +133,28 @@ def forget(path: LakePath, before: datetime) -> int:
                 file.unlink()
             elif len(kept) < len(found):
                 # Named by its first point still: names only have to be in order.
-                replace_text(file, "".join(f"{json.dumps(asdict(each))}\n" for each in kept))
+                _replace(file, kept)
             forgotten += len(found) - len(kept)
     return forgotten
 
 
-def at(path: LakePath, lsn: int | None = None) -> CommitPoint:
-    """Return the newest point that is not after *lsn*; the newest of all for None.
+def at(path: LakePath, lsn: int | None = None, tables: Collection[str] = ()) -> CommitPoint:
+    """Return the newest point that is not after *lsn*, the newest of all for None, of which all of
+    *tables* (their directories) are.
 
     Raises:
         LakeError: there is none: nothing was written yet, or it was so long ago that it is
             forgotten.
     """
     for point in points(path):
-        if lsn is None or point.lsn_value <= lsn:
+        if (lsn is None or point.lsn_value <= lsn) and not {*tables} & {*point.loading}:
             return point
+    if tables:
+        raise LakeError(
+            f"the lake at {path} has no consistent LSN with all of {', '.join(sorted(tables))}",
+            hint="They were being loaded, in quarantine or waiting for a merge at each; `spillway "
+            "lake points` lists what there is.",
+        )
     if lsn is None:
         raise LakeError(
             f"the lake at {path} has no consistent LSN yet",

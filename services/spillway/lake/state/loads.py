@@ -183,9 +183,27 @@ def table_lock(path: LakePath, directory: str) -> Iterator[None]:
         with lease.thread_lock(path, f"table {directory}"):
             yield
         return
-    locks = path / "_spillway" / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with _opened(locks / directory) as descriptor:
+    with _locked(path / "_spillway" / "locks", directory):
+        yield
+
+
+@contextmanager
+def merge_lock(path: LakePath, directory: str) -> Iterator[None]:
+    """Be the one who writes a table's current state, for as long as that takes: a batch, a merge
+    beside it, a load's last steps, maintenance. Who needs :func:`table_lock` too takes it within.
+    """
+    if isinstance(path, ObjectPath):
+        with lease.thread_lock(path, f"merge {directory}"):
+            yield
+        return
+    with _locked(path / "_spillway" / "locks" / "merging", directory):
+        yield
+
+
+@contextmanager
+def _locked(folder: Path, directory: str) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with _opened(folder / directory) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 

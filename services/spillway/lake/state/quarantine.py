@@ -16,6 +16,9 @@ What the job set aside because it can't write it, a value that no file takes or 
 knows, would fail again with each batch: it comes back when it is asked for (``spillway lake
 resume``), or loaded anew.
 
+A table that a person pauses (``spillway lake pause``) is set aside the same way, from the end of
+the job's next batch on: until that batch its state has the LSN :data:`NEXT_BATCH`.
+
 Driver, but for :class:`SetAside`.
 """
 
@@ -29,7 +32,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spillway.errors import LakeError, LakeTableConflict
-from spillway.lake.shape.payload import CHANGE_COLUMNS, ENVELOPE, between, parse_message
+from spillway.lake.shape.kinds import HISTORY
+from spillway.lake.shape.payload import (
+    CHANGE_COLUMNS,
+    ENVELOPE,
+    between,
+    directory_of,
+    parse_message,
+)
+from spillway.lake.state.loads import is_loading, loaded_tables
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import replace_json
 
@@ -40,6 +51,11 @@ if TYPE_CHECKING:
 
 #: A kind of lake tables beside history and current.
 QUARANTINE: Final = "quarantine"
+
+#: What is told of a table that is paused.
+PAUSED: Final = (
+    "somebody paused it. What comes for it is kept in the lake as it came, until it is resumed"
+)
 
 #: A message each, as it came; ``_commit_lsn`` is that of its last change.
 SET_ASIDE: Final = pa.schema(
@@ -60,6 +76,9 @@ AS_JSON: Final = pa.schema(
         pa.field("_row", pa.string()),
     ]
 )
+
+#: The LSN of a table that is to be paused, until the job has had a batch.
+NEXT_BATCH: Final = str(Lsn(2**64 - 1))
 
 _FORMAT_VERSION: Final = 1
 
@@ -84,10 +103,17 @@ class Quarantine:
     gives_up: bool = False
     #: its current table was as of that LSN when it could not be written; "": it was not tried
     tried: str = ""
+    #: somebody asked for it, nothing is the matter with it; not stored when it is false
+    paused: bool = False
 
     @property
     def lsn_value(self) -> int:
         return int(Lsn.parse(self.lsn))
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the job has yet to say from where on it is set aside."""
+        return self.lsn == NEXT_BATCH
 
     @property
     def loaded_after(self) -> int:
@@ -95,6 +121,10 @@ class Quarantine:
         return max(self.lsn_value, int(Lsn.parse(self.tried)) if self.tried else 0)
 
     def __str__(self) -> str:
+        if self.is_asked:
+            return f"{self.table} is paused from the job's next batch on"
+        if self.paused:
+            return f"{self.table} is paused since {self.lsn}: {self.reason}"
         return f"{self.table} is in quarantine since {self.lsn}: {self.reason}"
 
 
@@ -135,8 +165,48 @@ def put(path: LakePath, directory: str, state: Quarantine) -> Quarantine:
     """Make it durable that a table is set aside."""
     file = _folder(path) / f"{directory}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace_json(file, asdict(state))
+    value = asdict(state)
+    if not state.paused:
+        # A release that knows no pauses reads the others.
+        del value["paused"]
+    replace_json(file, value)
     return state
+
+
+def pause(path: LakePath, tables: Collection[str]) -> list[Quarantine]:
+    """Ask for tables, by ``schema.table``, to be set aside from the end of the job's next batch on;
+    return what they are.
+
+    One that is set aside stays so where it was, and comes back when it is asked for.
+
+    Raises:
+        LakeError: the lake has no such table, or loads it: what is loaded comes back by itself.
+    """
+    found = quarantined(path)
+    known = _known_tables(path) | found.keys()
+    directories = {table: directory_of(*_parted(table)) for table in tables}
+    for table, directory in directories.items():
+        if directory not in known:
+            raise LakeError(
+                f"the lake at {path} has no table {table}",
+                hint="Name it as schema.table; nothing of it has come yet, if it is to be there.",
+                relation=table,
+            )
+        if is_loading(path, directory):
+            raise LakeError(
+                f"{table} of the lake at {path} is being loaded",
+                hint="Pause it when its load is done.",
+                relation=table,
+            )
+    states = []
+    for table, directory in directories.items():
+        before = found.get(directory)
+        now = datetime.now(UTC).isoformat()
+        state = Quarantine(table, NEXT_BATCH, PAUSED, now, by_command=True, paused=True)
+        if before is not None and not before.is_asked:
+            state = replace(before, resumed=False, by_command=True)
+        states.append(put(path, directory, state))
+    return states
 
 
 def resume(path: LakePath, tables: Collection[str], *, gives_up: bool = False) -> list[Quarantine]:
@@ -159,11 +229,17 @@ def resume(path: LakePath, tables: Collection[str], *, gives_up: bool = False) -
             hint=f"In it are {', '.join(s.table for s in found.values()) or 'no tables'}.",
             relation=missing[0],
         )
-    return [
-        put(path, directory, replace(state, resumed=True, gives_up=gives_up))
-        for directory, state in found.items()
-        if not tables or state.table in tables
-    ]
+    states = []
+    for directory, state in found.items():
+        if tables and state.table not in tables:
+            continue
+        if state.is_asked:
+            # Nothing of it is set aside.
+            release(path, directory)
+            states.append(state)
+        else:
+            states.append(put(path, directory, replace(state, resumed=True, gives_up=gives_up)))
+    return states
 
 
 def release(path: LakePath, directory: str) -> None:
@@ -231,6 +307,18 @@ class AsJson:
                     for row in changes.to_pylist()
                 ]
                 yield pa.RecordBatch.from_pylist(rows, schema=AS_JSON)
+
+
+def _parted(table: str) -> tuple[str, str]:
+    schema, _, name = table.partition(".")
+    return schema, name
+
+
+def _known_tables(path: LakePath) -> set[str]:
+    """Return the directories of the tables that have a history, or are loaded."""
+    history = path / HISTORY
+    made = {each.name for each in history.iterdir()} if history.is_dir() else set()
+    return made | {*loaded_tables(path)}
 
 
 def _folder(path: LakePath) -> LakePath:

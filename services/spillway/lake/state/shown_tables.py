@@ -1,13 +1,14 @@
 """What of the source's tables a lake has: ``<path>/_spillway/shown_tables.json``.
 
 Which partitioned tables are one in it, which columns are left out or masked, and of which tables
-rows that are gone stay. The output plugin does the first two (:mod:`spillway.plugins.partition_roots`, :mod:`spillway.plugins.masks`), so what is masked
-never leaves the service, or the source that a load reads. What was said stays, for later runs,
-loads, comparisons and replays.
+rows that are gone stay. The output plugin does the first two
+(:mod:`spillway.plugins.partition_roots`, :mod:`spillway.plugins.masks`), so what is masked never
+leaves the service, or the source that a load reads. What was said stays, for later runs, loads,
+comparisons and replays.
 
-The secret with which values are hashed is not here, but in the environment; a hash by which it is
-known again is, as with another secret nothing would fit together.
-"""  # noqa: E501
+The secret with which values are hashed is not here, but in the environment. What is here is a hash
+that tells it from another one, with which nothing would fit together.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spillway.declarations.masks import parse_mask
+from spillway.declarations.tables import ALL
 from spillway.errors import InvalidOption, InvalidRequest, LakeTableConflict
 from spillway.lake.state import column_names
 from spillway.plugins import masks as column_masks
@@ -44,7 +46,7 @@ class ShownTables:
 
     def softly(self, table: str) -> bool:
         """Say whether rows of *table* that are gone stay."""
-        return "all" in self.soft_deletes or table in self.soft_deletes
+        return ALL in self.soft_deletes or table in self.soft_deletes
 
 
 def parse(
@@ -58,7 +60,7 @@ def parse(
     named, soft = tuple(roots), tuple(soft_deletes)
     for option, names in (("--partition-root", named), ("--soft-deletes", soft)):
         for name in names:
-            if name != "all" and "." not in name:
+            if name != ALL and "." not in name:
                 raise InvalidRequest(
                     f"{option} {name!r} is no schema.table", hint="Name schema.table, or all."
                 )

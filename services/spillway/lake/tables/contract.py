@@ -6,8 +6,8 @@ Each source table becomes two lake tables below the lake's path:
 ``history/<schema>.<table>``
     every change, append only: the plugin's columns, then the table's. Nothing is ever rewritten.
 ``current/<schema>.<table>``
-    the rows as they are now. Kept by applying each batch's net effect, read back from the history: what current
-    shows is durable in history first.
+    the rows as they are now. Kept by applying each batch's net effect, read back from the history:
+    what current shows is durable in history first.
 
 and beside them ``ddl/events`` (:mod:`spillway.lake.shape.changes`) and, of tables that are set
 aside, ``quarantine/<schema>.<table>``.
@@ -17,7 +17,7 @@ table holds all changes whose commit record starts before that LSN, and no other
 truth about what is durable. Repeating a batch is harmless: rows before the table's LSN are left
 out, and a commit to an LSN that the table has already does nothing. This is what makes the lake
 exactly once, whatever Spark's checkpoint remembers.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from spillway.lake.shape.payload import Relation, relation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -52,6 +53,12 @@ class Batch:
     batch_id: int
 
 
+class CommitsLost(Exception):
+    """Commits that were to be made together are not there, or nobody knows whether they are:
+    another one was first, or the catalog didn't say. All that was done is to be done again.
+    """
+
+
 class LakeTables(Protocol):
     """The lake tables of one path. Driver only; calls for different tables may come from different
     threads.
@@ -62,6 +69,18 @@ class LakeTables(Protocol):
     @property
     def takes_special(self) -> bool:
         """Whether :meth:`merge_plain` may do a TRUNCATE, and values left out as unchanged."""
+        ...
+
+    def together(self) -> AbstractContextManager[bool]:
+        """Make the commits of the block in one step, at its end, where the tables' catalog can;
+        yield whether it can. If not, they are made one by one, as ever.
+
+        It is about calls in the block's context (:mod:`contextvars`) or copies of it: they find the
+        tables as these commits make them, and everybody else as they are.
+
+        Raises:
+            CommitsLost: at the block's end.
+        """
         ...
 
     def durable_lsn(self, kind: str, name: str) -> int:
@@ -104,6 +123,14 @@ class LakeTables(Protocol):
 
     def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         """Return the changes whose commit record starts in [*start_lsn*, *end_lsn*)."""
+        ...
+
+    def changes_plain(
+        self, name: str, start_lsn: int, end_lsn: int, columns: pa.Schema
+    ) -> pa.Table | None:
+        """Return the same changes in order, with *columns* of the table's, for :meth:`merge_plain`;
+        None: they are too many, or Spark's to read.
+        """
         ...
 
     def current(self, name: str) -> DataFrame | None: ...

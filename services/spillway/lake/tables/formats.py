@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spillway.lake.tables.contract import LakeTables
+    from spillway.lake.tables.figures import Looks
     from spillway.lake.tables.load_contract import LoadTables
     from spillway.storage.place import LakePath
 
@@ -81,6 +82,22 @@ def load_tables(
 
         return IcebergLoadTables(spark, _checked("iceberg", path), slot_name)
     return ParquetLoadTables(spark, _directory(path), slot_name)
+
+
+def table_looks(table_format: str, path: LakePath) -> Looks:
+    """Return what looks at the current tables of the lake at *path*."""
+    # Each imports its format's library.
+    if table_format == "delta":
+        from spillway.lake.tables.delta.figures import DeltaLooks  # noqa: PLC0415
+
+        return DeltaLooks(path.absolute())
+    if table_format == "iceberg":
+        from spillway.lake.tables.iceberg.figures import IcebergLooks  # noqa: PLC0415
+
+        return IcebergLooks(path.absolute())
+    from spillway.lake.tables.parquet.figures import ParquetLooks  # noqa: PLC0415
+
+    return ParquetLooks(_directory(path))
 
 
 def _checked(table_format: str, path: LakePath) -> LakePath:

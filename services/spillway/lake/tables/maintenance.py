@@ -46,10 +46,10 @@ from spillway.lake import lease
 from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
 from spillway.lake.shape.net_effect import quoted
 from spillway.lake.state import commit_points
-from spillway.lake.state.loads import is_loading, table_lock
+from spillway.lake.state.loads import is_loading, merge_lock, table_lock
 from spillway.lake.state.quarantine import QUARANTINE, quarantined
 from spillway.lake.tables.plain_changes import NotDirect
-from spillway.lake.workers.errors import typed_error
+from spillway.lake.worker_failures.errors import typed_error
 from spillway.storage.place import ObjectPath, replace_json, spark_address
 
 if TYPE_CHECKING:
@@ -188,6 +188,9 @@ def maintain(
                 if stopping is not None and stopping.is_set():
                     return done
                 try:
+                    if tables.schema(kind, name) is None:
+                        # Files of a load that are no table yet.
+                        continue
                     table = maintained(session, path, tables, kind, name, upkeep, now)
                 except Exception as error:  # noqa: BLE001 - the next round does it
                     typed = typed_error(
@@ -221,7 +224,7 @@ def _maintained(
     table = f"delta.{quoted(spark_address(path / kind / name))}"
     before, _ = _detail(spark, table)
     folded = kind == CURRENT and _folded(path, tables, name)
-    with table_lock(path, name) if kind == CURRENT else nullcontext():
+    with _alone(path, kind, name):
         if kind != CURRENT or not is_loading(path, name):
             clusters = columns_due(path, tables, name) if kind == CURRENT else ()
             if clusters:
@@ -241,12 +244,21 @@ def _maintained(
     hours = int(upkeep.retention.total_seconds() // 3600)
     # Its entries in the log are Spark's commits, which on object storage a merge by delta-rs must
     # not meet.
-    alone = kind == CURRENT and isinstance(path, ObjectPath)
-    with table_lock(path, name) if alone else nullcontext():
+    with _alone(path, kind, name) if isinstance(path, ObjectPath) else nullcontext():
         lease.check(path)
         spark.sql(f"VACUUM {table} RETAIN {hours} HOURS").collect()
     files, size = _detail(spark, table)
     return TableUpkeep(kind, name, before, files, size, removed, time.monotonic() - began)
+
+
+@contextmanager
+def _alone(path: LakePath, kind: str, name: str) -> Iterator[None]:
+    """Keep batches, merges and loads from a current table."""
+    if kind != CURRENT:
+        yield
+        return
+    with merge_lock(path, name), table_lock(path, name):
+        yield
 
 
 def _folded(path: LakePath, tables: _Foldable, name: str) -> bool:
@@ -256,7 +268,7 @@ def _folded(path: LakePath, tables: _Foldable, name: str) -> bool:
 
     @contextmanager
     def held() -> Iterator[None]:
-        with table_lock(path, name):
+        with _alone(path, CURRENT, name):
             if is_loading(path, name):
                 raise NotDirect("the table is being loaded")
             lease.check(path)
@@ -283,14 +295,14 @@ def _maintained_iceberg(
     table = IcebergUpkeep(tables, kind, name)
     before, _ = table.size()
     folded = kind == CURRENT and _folded(path, tables, name)
-    with table_lock(path, name) if kind == CURRENT else nullcontext():
+    with _alone(path, kind, name):
         if kind == HISTORY or not (folded or is_loading(path, name)):
             table.compact()
     removed = 0
     if kind == HISTORY and upkeep.history_retention is not None and not is_loading(path, name):
         removed = table.cut(now - upkeep.history_retention, _taken_up(tables, name))
     # Expiring is a commit, too, which a merge must not meet.
-    with table_lock(path, name) if kind == CURRENT else nullcontext():
+    with _alone(path, kind, name):
         table.expire(now - upkeep.retention)
     files, size = table.size()
     return TableUpkeep(kind, name, before, files, size, removed, time.monotonic() - began)

@@ -11,8 +11,8 @@ not been, and of a value that was left out it is known which earlier change of t
 that it is the one that the row had before the batch. Merges by position take that
 (:mod:`spillway.lake.tables.positions`); others leave it to Spark (:func:`check_plain`).
 
-The result is to be the same, row for row, as Spark's; what can't be sure of that is left to Spark
-by raising :class:`NotDirect`, with nothing done: other kinds of changes, a row that moves to
+The result is to be the same, row for row, as Spark's; whatever can't be sure of that is left to
+Spark by raising :class:`NotDirect`, with nothing done: other kinds of changes, a row that moves to
 another key and leaves values out, keys of types whose equality isn't that of their bytes. Memory is
 bounded by :data:`_HISTORY_BYTES_MAX` of history's files.
 """
@@ -69,6 +69,18 @@ def read_changes(files: Iterable[LakePath], start_lsn: int, schema: pa.Schema) -
     if not tables:
         raise NotDirect("history has no changes")
     return changes_from(pa.concat_tables(tables, promote_options="default"), start_lsn)
+
+
+def changes_between(
+    files: Iterable[LakePath], start_lsn: int, end_lsn: int, schema: pa.Schema
+) -> pa.Table:
+    """Read history's changes whose commit record starts in [*start_lsn*, *end_lsn*), in order.
+
+    Raises:
+        NotDirect: as :func:`read_changes`.
+    """
+    changes = read_changes(files, start_lsn, schema)
+    return changes.filter(pc.less(changes.column("_commit_lsn"), end_lsn))
 
 
 def is_large(files: Iterable[LakePath]) -> bool:

@@ -3,24 +3,24 @@ marked, new ones appended.
 
 ::
 
-    last change per key ──codes──▶ index of keys (:mod:`spillway.lake.keys.index`) ──▶ places
+    last change per key ──codes──▶ index of keys (:mod:`spillway.lake.key_index.index`) ──▶ places
         places that the table's newest version has: marks of rows that are gone
         rows that are there afterwards:             one new data file (one a partition)
         ──▶ one commit
 
-So a batch costs by what it changes: nothing is read of the table's rows, and written are its own
-rows and the marks. A merge by rewriting writes the files anew that it touches. Small tables are
-left to that (:meth:`PositionTable.is_wanted`): rewriting is as cheap there, and any reader can read
-them. What marks are, and how a commit is made, is a format's:
+So a batch costs by what it changes: none of the table's rows are read, and only the batch's own
+rows and the marks are written. A merge by rewriting writes anew the files that it touches. Small
+tables are left to that (:meth:`PositionTable.is_wanted`): rewriting is as cheap there, and any
+reader can read them. What marks are, and how a commit is made, is a format's:
 :mod:`spillway.lake.tables.delta.positions`, :mod:`spillway.lake.tables.iceberg.positions`.
 
 **Folding** is the other half (:meth:`PositionTable.fold`): files with many rows gone, and small
 files, are written anew, without the rows that are gone. A batch may be merged meanwhile, and take
 rows out of a file that is being folded. Nobody waits: the new file is written from the marks as
-they were, and when it is committed, which is a moment, the rows that went since are marked in it,
-too, as each row's place in the new file follows from its old one. Files that came small, one a
-batch, are folded in classes of size right after the batch (:meth:`PositionTable.fold_small`): a row
-is rewritten once for each class, so some six times in a table of any size.
+they were. When it is committed, which is a moment, the rows that went since are marked in it, too:
+each row's place in the new file follows from its old one. Files that came small, one a batch, are
+folded in classes of size right after the batch (:meth:`PositionTable.fold_small`): a row is
+rewritten once for each class, so some six times in a table of any size.
 
 Who is first wins: a commit that is not begins anew.
 
@@ -44,7 +44,7 @@ import pyarrow as pa
 
 from spillway.errors import LakeError
 from spillway.failpoints import failpoint
-from spillway.lake.keys.index import KeyIndex
+from spillway.lake.key_index.index import KeyIndex
 from spillway.lake.tables import partitions, row_sets
 from spillway.lake.tables.plain_changes import NotDirect
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyroaring import BitMap
 
-    from spillway.lake.keys.codes import Codes
+    from spillway.lake.key_index.codes import Codes
     from spillway.lake.shape.partition import Partition
     from spillway.lake.tables.plain_changes import LastChanges
     from spillway.storage.place import LakePath
@@ -158,7 +158,7 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
     """One table; a process has one of it, for all its threads (:func:`only_table`)."""
 
     #: A file with a greater share of its rows gone is folded in the background.
-    gone_share_max: ClassVar[float] = 0.2
+    gone_share_max: ClassVar[float] = 0.05
 
     def __init__(self, name: str, index: Path) -> None:
         self._name = name
@@ -647,10 +647,11 @@ def _by_partition(
     groups = numbered.group_by(names).aggregate([(" row", "list")])
     for group in groups.to_pylist():
         at = np.sort(np.array(group[" row_list"], dtype=np.int64))
-        yield {name: _partition_text(group[name]) for name in names}, at
+        yield {name: partition_text(group[name]) for name in names}, at
 
 
-def _partition_text(value: Any) -> str | None:
+def partition_text(value: Any) -> str | None:
+    """Return the value of a partition's column as Delta's log has it."""
     if value is None:
         return None
     if isinstance(value, bool):

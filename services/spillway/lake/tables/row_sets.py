@@ -2,7 +2,7 @@
 
 In memory they are roaring bitmaps. As bytes they are what Delta and Iceberg both have in their
 deletion vectors: a magic number, and in the portable form a roaring bitmap for each 2^32 positions.
-A data file of ours has fewer rows than that, so there is one. Both put it in a file in the same
+A data file of ours has fewer rows than that, so there is one. Both put it into a file in the same
 frame::
 
     its length, 4 bytes, big endian · the set · its CRC-32, 4 bytes, big endian

@@ -12,7 +12,7 @@ lake holds it in::
     date                   days since 1970               days since 1970
     timestamp (both)       microseconds since 1970       microseconds since 1970
 
-What is made of these texts, :mod:`spillway.consumer.row_checksums` says, which makes it on
+:mod:`spillway.consumer.row_checksums` says what is made of these texts, and makes it on
 PostgreSQL's side. Buckets are compared; only where they differ are rows looked at
 (:mod:`spillway.lake.verify.run`). Nothing passes through Python per row.
 

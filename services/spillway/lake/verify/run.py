@@ -2,7 +2,7 @@
 
 ::
 
-    hold the job ──▶ snapshot of the source, as of S ──▶ ask for a batch that ends at S ──▶ let the job go on
+    hold the job ──▶ snapshot of the source, as of S ──▶ ask for a batch up to S ──▶ let it go on
     the job (or, when none is at work, a run of it from here) reaches S
     each table: the source's snapshot against the lake pinned at S
 
@@ -10,12 +10,12 @@ S is later than all that WAL had when the job was held (:mod:`spillway.consumer.
 lake isn't past it, and there is a batch that ends there even when nothing is written.
 
 Both sides are as of the same LSN, so every difference is one: there is no "may still be on its
-way". The tables' shapes are the source's for as long as it takes (DDL waits, as for pg_dump), what
-is compared is what :mod:`spillway.lake.verify.checksums` says.
+way". The source's tables keep their shapes for as long as it takes (DDL waits, as for pg_dump).
+:mod:`spillway.lake.verify.checksums` says what is compared.
 
 A table without a current table has nothing that could be compared. Columns that one side lacks are
 named: the lake follows ALTER TABLE with the table's next change.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from spillway.alerts.registry import LIMIT_MAX
+from spillway.alerts.registry import LIMIT_MAX, SEARCH_MAX
 from spillway.errors import InvalidRequest
 from spillway.slot_manager.dependencies import AlertRegistry
 from spillway.slot_manager.events.models import EventList, EventView
@@ -30,7 +30,7 @@ async def list_events(
         str | None,
         Query(
             min_length=1,
-            max_length=200,
+            max_length=SEARCH_MAX,
             description="In the title, the detail and who did it, in any case.",
         ),
     ] = None,
@@ -47,8 +47,8 @@ async def list_events(
         raise InvalidRequest(
             "since has no time zone", hint="Write 2026-11-23T08:00:00Z or …+01:00."
         )
-    found = await alerts.events(
-        limit + 1,
+    page = await alerts.page_of_events(
+        limit,
         before=before,
         since=since,
         search=search,
@@ -58,8 +58,7 @@ async def list_events(
         slot=slot,
         subscription=subscription,
     )
-    page = found[:limit]
     return EventList(
-        events=[EventView.model_validate(event) for event in page],
-        next_before=page[-1].id if len(found) > limit else None,
+        events=[EventView.model_validate(event) for event in page.items],
+        next_before=page.next_before,
     )

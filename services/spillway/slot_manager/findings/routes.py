@@ -27,16 +27,11 @@ def _view(finding: Finding) -> FindingView:
         code=finding.code,
         subject=finding.subject,
         source=finding.source or None,
-        slot=_named(finding, "/ui/slots/"),
-        subscription=_named(finding, "/ui/subscriptions/"),
+        slot=finding.slot,
+        subscription=finding.subscription,
         title=finding.title,
         detail=finding.detail,
         remedy=finding.remedy,
         page=finding.link,
         since=finding.since,
     )
-
-
-def _named(finding: Finding, pages: str) -> str | None:
-    """Return the name of what has its page there."""
-    return finding.link.removeprefix(pages) if finding.link.startswith(pages) else None

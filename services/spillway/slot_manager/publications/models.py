@@ -94,6 +94,9 @@ class ColumnView(ResponseModel):
     type: str = Field(description="As format_type shows it.")
     not_null: bool
     generated: bool
+    as_text: bool = Field(
+        description="Whether a lake has it as text, as PostgreSQL prints it, for want of a type."
+    )
 
 
 class TableView(ResponseModel):

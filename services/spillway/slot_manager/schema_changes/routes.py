@@ -41,13 +41,11 @@ async def list_schema_changes(
         raise InvalidRequest(
             "since has no time zone", hint="Write 2026-11-23T08:00:00Z or …+01:00."
         )
-    found = await timeline.last(
-        limit + 1, source=source, database=database, table=table, since=since, before=before
+    page = await timeline.page(
+        limit, source=source, database=database, table=table, since=since, before=before
     )
-    page = found[:limit]
     return SchemaChangeList(
-        schema_changes=[_view(change) for change in page],
-        next_before=page[-1].id if len(found) > limit else None,
+        schema_changes=[_view(change) for change in page.items], next_before=page.next_before
     )
 
 

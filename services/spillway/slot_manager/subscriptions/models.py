@@ -33,7 +33,8 @@ class _LakeTarget(RequestModel):
 _TYPES: Final[dict[Kind, Any]] = {
     "text": str, "time": str, "size": str, "number": float, "whole number": int,
     "columns": dict[str, list[str]], "partitions": dict[str, list[str]],
-    "masks": dict[str, list[str]], "tables": list[str], "settings": dict[str, str],
+    "masks": dict[str, list[str]], "tables": list[str], "times": dict[str, str],
+    "settings": dict[str, str],
 }  # fmt: skip
 
 
@@ -227,7 +228,7 @@ class TableStateView(ResponseModel):
     """One table, as the subscription's program tells."""
 
     table: str = Field(description="schema.table")
-    state: str = Field(description="waiting, copying, ready or quarantined")
+    state: str = Field(description="waiting, copying, ready, quarantined or paused")
     changes: int = Field(description="Durable in the target.")
     bytes_copied: int | None = Field(description="Of the table's heap, by the initial copy.")
     bytes_total: int | None
@@ -240,6 +241,31 @@ class TableStateView(ResponseModel):
         description="Of a PostgreSQL: why the table's changes are written one by one; null when "
         "they are not, or nothing is known yet."
     )
+    rows: int | None = Field(
+        description="Of a lake: rows of the current table, as it was at figures_at; of a table "
+        "without a key, different ones; with soft deletes, those that are gone, too. Null, as what "
+        "follows: not known, or no lake."
+    )
+    files: int | None = Field(description="Data files of that table.")
+    bytes: int | None = Field(description="Bytes of those files, and of what marks rows in them.")
+    deleted_rows: int | None = Field(
+        description="Rows in those files that are marked as gone (merge by position); not in rows."
+    )
+    deleted_share: float | None = Field(
+        description="deleted_rows among all rows of the files, 0 to 1."
+    )
+    bytes_rewritten: int | None = Field(
+        description="Bytes of the current table's files that merging and compaction have replaced "
+        "since the subscription was created, as far as its programs saw."
+    )
+    figures_at: datetime | None = Field(description="When the job looked at the table last.")
+    newest_change_at: datetime | None = Field(
+        description="Of a lake: when the newest change that it has of the table was committed."
+    )
+    waiting_since: datetime | None = Field(
+        description="Of a lake: when the oldest change was committed that the table's history has "
+        "and its current table has not; null: there is none, or no lake."
+    )
     changes_per_second: float | None = Field(
         description="Over the last seconds; null while no program runs, or it has just begun."
     )
@@ -247,6 +273,17 @@ class TableStateView(ResponseModel):
     seconds_left: float | None = Field(
         description="Of the initial copy, about: at that rate, and by the size of the heap."
     )
+
+
+class LastBatchView(ResponseModel):
+    """The last batch of a lake that brought changes."""
+
+    ended_at: datetime = Field(description="When it was durable.")
+    seconds: float = Field(description="How long it took until then.")
+    changes: int
+    tables: int = Field(description="Of how many tables they are.")
+    from_lsn: LsnText = Field(description="Its changes committed from here on …")
+    to_lsn: LsnText = Field(description="… and before here.")
 
 
 class SubscriptionView(ResponseModel):
@@ -291,8 +328,27 @@ class SubscriptionView(ResponseModel):
         "(durable there). What has not happened yet is not there. The same with types: "
         "/v1/subscriptions/{name}/stats."
     )
+    last_batch: LastBatchView | None = Field(
+        description="Of a lake; null: there was none with changes yet."
+    )
     told_at: datetime | None = Field(
-        description="When its program last told of itself: table_states and stats are of then."
+        description="When its program last told of itself: last_batch, table_states and stats are "
+        "of then."
+    )
+    notes: list[str] = Field(
+        description="In the answer to its creation: what is good to know of the target and in "
+        "nobody's way, such as triggers that fire there, or replication origins that its role may "
+        "not use. Empty in every other answer."
+    )
+
+
+class DroppedSubscription(ResponseModel):
+    """A subscription that is gone."""
+
+    name: str
+    notes: list[str] = Field(
+        description="What could not be removed from its target, which does not answer for one, and "
+        "the SQL that removes it there. Empty as a rule."
     )
 
 

@@ -11,6 +11,7 @@ from spillway.slot_manager.subscriptions.models import (
     ConflictList,
     ConflictView,
     CreateSubscription,
+    DroppedSubscription,
     LogView,
     SkipTo,
     StatsView,
@@ -103,12 +104,13 @@ async def alter_subscription(
     return SubscriptionView.model_validate(await subscriptions.alter(name, body.changes()))
 
 
-@router.delete("/{name}", status_code=204, operation_id="drop_subscription")
+@router.delete("/{name}", operation_id="drop_subscription")
 async def drop_subscription(
     name: str, query: Annotated[DropQuery, Query()], subscriptions: Subscriptions
-) -> None:
+) -> DroppedSubscription:
     """Drop a subscription and its slot (DROP SUBSCRIPTION); what is in its target stays."""
-    await subscriptions.drop(name, keep_slot=query.keep_slot)
+    notes = await subscriptions.drop(name, keep_slot=query.keep_slot)
+    return DroppedSubscription(name=name, notes=notes)
 
 
 @router.post("/{name}/enable", operation_id="enable_subscription", dependencies=[NoQuery])
@@ -139,6 +141,30 @@ async def skip_subscription(
     SKIP).
     """
     return SubscriptionView.model_validate(await subscriptions.skip(name, body.lsn))
+
+
+@router.post(
+    "/{name}/tables/{table}/pause",
+    operation_id="pause_subscription_table",
+    dependencies=[NoQuery],
+)
+async def pause_table(name: str, table: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Set one table, schema.table, of a lake aside from the job's next batch on, while the others
+    go on: what comes for it is kept in the lake as it came, and the slot is confirmed.
+    """
+    return SubscriptionView.model_validate(await subscriptions.pause_table(name, table))
+
+
+@router.post(
+    "/{name}/tables/{table}/resume",
+    operation_id="resume_subscription_table",
+    dependencies=[NoQuery],
+)
+async def resume_table(name: str, table: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Have a table that is paused, or was set aside, come back with the job's next batch, with all
+    that was kept for it.
+    """
+    return SubscriptionView.model_validate(await subscriptions.resume_table(name, table))
 
 
 @router.get("/{name}/log", operation_id="get_subscription_log")

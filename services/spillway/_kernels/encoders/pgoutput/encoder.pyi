@@ -13,7 +13,7 @@ from spillway.plugins.pgoutput_relation import Publishing
 class Encoder:
     messages: bool
     only_local: bool
-    schema_message: Callable[[bytes], tuple[bytes, bytes]] | None
+    schema_message: Callable[[bytes], tuple[bytes, bytes, int | None]] | None
     def __init__(
         self,
         settings: TextSettings,

@@ -112,7 +112,8 @@ cdef class Encoder:
     cdef public bint messages
     # true: leave out what came in through a replication origin
     cdef public bint only_local
-    # makes of a SCHEMA_CHANGE's content what a message of it says; None: they are left out
+    # makes of a SCHEMA_CHANGE's content prefix and content of a message, and says which table is
+    # to be announced anew after it (oid, 0 for all; None for none); None: they are left out
     cdef public object schema_message
     # oid → RelationState
     cdef dict states
@@ -498,7 +499,7 @@ cdef class Encoder:
     cdef int put_schema_change(self, const Change* change, MessageBuffer out) except -1:
         """Write the event as a transactional logical message."""
         cdef bytes prefix, text
-        prefix, text = self.schema_message(
+        prefix, text, renamed = self.schema_message(
             (<const char*>change.new_section)[:<Py_ssize_t>change.new_size]
         )
         self.open(out)
@@ -509,7 +510,10 @@ cdef class Encoder:
         put_byte(&out.payload, 0)
         put_int32(&out.payload, <uint32_t>len(text))
         put_bytes(&out.payload, <const char*>text, len(text))
-        return out.finish(change.header.lsn, self.xid)
+        out.finish(change.header.lsn, self.xid)
+        if renamed is not None:
+            self.invalidate_one(renamed, 0)
+        return 0
 
     cdef int start_message(self, uint8_t tag, uint32_t xid, ByteBuffer* out) except -1 nogil:
         """Write a message's type and, within a part of a streamed transaction, whose change it

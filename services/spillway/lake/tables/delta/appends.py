@@ -3,12 +3,12 @@ this process knows of the tables that it commits to.
 
 ::
 
-    rows ──write_deltalake──▶ one commit ──read back──▶ Tip: its version, its LSN, its files ──synced──▶ durable
+    rows ──write_deltalake──▶ one commit ──read back──▶ Tip: version, LSN, files ──synced──▶ durable
 
-A Spark job that appends one row takes half a second, of which the row has a hundredth: a plan, a
-Python worker, a snapshot of the log, a commit with its hooks. With a few hundred tables in a batch
-that is minutes. delta-rs takes some milliseconds, most of them to open the table; so tables that
-were committed to stay open (:class:`OpenTables`).
+A Spark job that appends one row takes half a second: for a plan, a Python worker, a snapshot of the
+log, a commit with its hooks, and a hundredth of it for the row. With a few hundred tables in a
+batch that is minutes. delta-rs takes some milliseconds, most of them to open the table; so tables
+that were committed to stay open (:class:`OpenTables`).
 
 *What is remembered is checked before it is used.* Another one may commit to a table (maintenance, a
 load in a process of its own), or it may be moved away and made anew while it is open. So an open
@@ -16,8 +16,8 @@ table counts only while the file of its last commit is the very file that it was
 last commit only while no commit follows it. Both are looked up by name: no log is listed.
 
 Bound: :data:`_TABLES_MAX` tables are open, and those that have :data:`_FILES_MAX` files together,
-of which some hundred bytes each are kept; who was not used the longest goes.
-"""  # noqa: E501
+of which some hundred bytes each are kept; the one that was not used for the longest time goes.
+"""
 
 from __future__ import annotations
 
@@ -269,5 +269,4 @@ def _identity(path: LakePath, version: int) -> object:
 
 
 def _is_there(path: LakePath, version: int) -> bool:
-    commit = path / "_delta_log" / _commit_name(version)
-    return commit.exists() if isinstance(commit, Path) else commit.size() is not None
+    return (path / "_delta_log" / _commit_name(version)).is_file()

@@ -3,13 +3,14 @@ files.
 
 ``OPTIMIZE … ZORDER BY`` writes the whole table anew, so it is not for each round of maintenance: a
 round clusters a table when more than a quarter of its bytes are in files that came since it was
-clustered last, or when it is to be clustered by other columns. What was done is beside the lake;
-who loses that file clusters once more::
+clustered last, or when it is to be clustered by other columns. What was done is kept beside the
+lake; if that file is lost, tables are clustered once more::
 
-    _spillway/clustered/<table>.json      the columns, and the time of the newest file when it was done
+    _spillway/clustered/<table>.json   the columns, and the time of the newest file when it was done
 
-Files are told by their times in the table's log, which whoever wrote them put there.
-"""  # noqa: E501
+The times that the table's log has of its files tell which ones came since; whoever wrote a file put
+its time there.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 what the log says of them.
 
 :class:`DataFile` writes one, a batch after the other, durable when it is closed, and gathers its
-statistics on the way. They are what readers leave files out by, so each bounds what is in the file,
-or it isn't there:
+statistics on the way. Readers leave files out by them, so each one either bounds what is in the
+file or isn't there:
 
 - texts: up to 32 characters; a longer smallest one by its beginning, a longer largest one not at
   all;
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spillway.lake.tables.dictionaries import with_dictionary
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_file
 from spillway.storage.place import ObjectPath
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from spillway.lake.tables.delta.log import Action
     from spillway.storage.place import LakePath
 
+#: Rows wait for so many, or so many bytes: each row group costs whoever reads the table.
 _ROWS_PER_GROUP: Final = 1 << 18
+_BYTES_PER_GROUP: Final = 64 << 20
 _INDEXED_COLUMNS: Final = 32
 _TEXT_MAX: Final = 32
 #: A double holds each number of so many digits, and its shortest text is that number.
@@ -171,7 +174,9 @@ class DataFile:
         # A handle of its own: object storage's becomes the object when it is closed.
         path = self._path
         self._sink: Any = path.open_writer() if isinstance(path, ObjectPath) else path.open("xb")
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="snappy")
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.Table] = []
+        self._held_rows = self._held_bytes = 0
 
     @property
     def rows(self) -> int:
@@ -179,11 +184,35 @@ class DataFile:
 
     def write(self, rows: pa.Table) -> None:
         self._statistics.add(rows)
-        self._writer.write_table(rows, row_group_size=_ROWS_PER_GROUP)
+        self._held.append(rows)
+        self._held_rows += len(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_rows >= _ROWS_PER_GROUP or self._held_bytes >= _BYTES_PER_GROUP:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        if self._held_rows:
+            # What is written at once is a row group of its own, however few rows it has.
+            rows = pa.concat_tables(self._held)
+            size = len(rows) if len(rows) < 2 * _ROWS_PER_GROUP else _ROWS_PER_GROUP
+            self._opened(rows).write_table(rows, row_group_size=size)
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
+        """Return the file's writer, which is made for *rows* if they are its first."""
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self._schema,
+                compression="snappy",
+                use_dictionary=with_dictionary(rows),
+            )
+        return self._writer
 
     def close(self) -> Action:
         """Make it durable; return what a commit says of it."""
-        self._writer.close()
+        self._write_held()
+        self._opened(self._schema.empty_table()).close()
         self._sink.close()
         path = self._path
         if isinstance(path, ObjectPath):
@@ -204,7 +233,8 @@ class DataFile:
     def remove(self) -> None:
         """Remove it again, as far as that can be done: nothing names it."""
         with suppress(Exception):
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         with suppress(Exception):
             self._sink.close()
         with suppress(Exception):

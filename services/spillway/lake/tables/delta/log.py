@@ -24,6 +24,7 @@ Source: the Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconcil
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 Action = dict[str, Any]
 
 _LAST_CHECKPOINT: Final = "_last_checkpoint"
+#: Writer versions up to it know no features but appendOnly and invariants.
+_LEGACY_WRITER: Final = 2
 #: What a checkpoint says of a file, and a commit would say of it.
 _ADD_FIELDS: Final = (
     "path",
@@ -111,14 +114,14 @@ class Snapshot:
             self.files[file["path"]] = file
 
 
-def load(table: LakePath) -> Snapshot:
-    """Return the newest version of *table*.
+def load(table: LakePath, snapshot: Snapshot | None = None) -> Snapshot:
+    """Return the newest version of *table*, in *snapshot* if that is given, which is new.
 
     Raises:
         NotDirect: there is no table, or its log is of a kind that is not read here.
     """
     log = table / "_delta_log"
-    snapshot = Snapshot()
+    snapshot = snapshot or Snapshot()
     hint = _last_checkpoint(log)
     if hint is not None:
         _read_checkpoint(log, hint, snapshot)
@@ -143,14 +146,14 @@ def refresh(table: LakePath, snapshot: Snapshot) -> Snapshot:
     except FileNotFoundError:
         tip = None
     if tip is None or tip != snapshot.tip:
-        return load(table)
+        return load(table, type(snapshot)())
     _follow(log, snapshot)
     # Behind a checkpoint old commits may be gone, and the next one is no sign of the end then.
     hint = _last_checkpoint(log)
     if hint is None:
         return snapshot
     if int(hint["version"]) > snapshot.version:
-        return load(table)
+        return load(table, type(snapshot)())
     snapshot.checkpoint = int(hint["version"])
     return snapshot
 
@@ -179,6 +182,61 @@ def commit(table: LakePath, snapshot: Snapshot, actions: Sequence[Action]) -> No
     snapshot.add(actions)
     snapshot.version += 1
     snapshot.tip = zlib.crc32(text.encode())
+
+
+def check_known(snapshot: Snapshot, features: Iterable[str]) -> None:
+    """Refuse a table that asks more of who commits to it than *features*.
+
+    Raises:
+        NotDirect: it does.
+    """
+    beyond = snapshot.features - frozenset(features)
+    if beyond:
+        raise NotDirect(f"table features {', '.join(sorted(beyond))}")
+    protocol = snapshot.protocol
+    if protocol["minWriterVersion"] > _LEGACY_WRITER and protocol.get("writerFeatures") is None:
+        raise NotDirect(f"writer version {protocol['minWriterVersion']}")
+    if snapshot.configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise NotDirect("column mapping")
+
+
+def transaction(application: str, version: int) -> Action:
+    """Return what says how far *application* is."""
+    return {
+        "txn": {
+            "appId": application,
+            "version": version,
+            "lastUpdated": int(time.time() * 1000),
+        }
+    }
+
+
+def commit_info(operation: str, user_metadata: str | None) -> Action:
+    """Return what a commit says of itself to people."""
+    about: Action = {
+        "timestamp": int(time.time() * 1000),
+        "operation": operation,
+        "operationParameters": {},
+        "engineInfo": "spillway",
+    }
+    if user_metadata is not None:
+        about["userMetadata"] = user_metadata
+    return {"commitInfo": about}
+
+
+def removal(file: Action, *, data_change: bool) -> Action:
+    """Return what takes a file out of the table, as the log has it."""
+    removed = {
+        "path": file["path"],
+        "deletionTimestamp": int(time.time() * 1000),
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": file.get("partitionValues") or {},
+        "size": file["size"],
+    }
+    if "deletionVector" in file:
+        removed["deletionVector"] = file["deletionVector"]
+    return {"remove": removed}
 
 
 def _path(log: LakePath, version: int) -> LakePath:

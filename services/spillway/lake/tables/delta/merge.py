@@ -2,7 +2,8 @@
 
 ::
 
-    history's files of the batch ──▶ last change per key (:mod:`spillway.lake.tables.plain_changes`) ──▶ MERGE by delta-rs (the library `deltalake`) ──▶ one commit
+    history's files of the batch ──▶ last change per key (:mod:`spillway.lake.tables.plain_changes`)
+        ──▶ MERGE by delta-rs (the library `deltalake`) ──▶ one commit
 
 MERGE in Spark does the same by nine jobs of 50 to 300 ms, and as many plans, classes compiled for
 each, and snapshots of the log: 3 to 4 s for a batch of any size. delta-rs has no JVM to wait for: a
@@ -30,7 +31,7 @@ What can't be merged so is left to Spark by raising
 :class:`~spillway.lake.tables.plain_changes.NotDirect`, with nothing done: tables with features that
 ask more of a writer, files that delta-rs would misread. The table streams through delta-rs, which
 keeps to :data:`_MERGE_BYTES`.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -168,11 +169,20 @@ def merge(
     if table.version() == version:
         # Rows that came and went: delta-rs commits nothing then, and the table is to say all the
         # same how far it is.
-        partition_by = table.metadata().partition_columns
-        table.create_write_transaction(
-            [], "append", table.schema(), partition_by, commit_properties=commit
-        )
-        table.update_incremental()
+        commit_nothing(table, commit)
+
+
+def commit_nothing(table: DeltaTable, commit: CommitProperties) -> None:
+    """Make a commit without files, which says what *commit* does; *table* is at it then.
+
+    Raises:
+        deltalake.exceptions.CommitFailedError: another one committed first; nothing is done.
+    """
+    partition_by = table.metadata().partition_columns
+    table.create_write_transaction(
+        [], "append", table.schema(), partition_by, commit_properties=commit
+    )
+    table.update_incremental()
 
 
 def compact(table: DeltaTable, schema: pa.Schema) -> bool:

@@ -17,7 +17,6 @@ Memory: the log's newest version; vectors of touched files, :data:`_VECTORS_MAX`
 from __future__ import annotations
 
 import json
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -54,8 +53,7 @@ FEATURE: Final = "deletionVectors"
 _PROPERTY: Final = "delta.enableDeletionVectors"
 #: Features that ask nothing of who merges so, or are kept here.
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz", FEATURE})
-#: Writer versions up to it have these two features and no other.
-_LEGACY_WRITER: Final = 2
+#: What a table has whose protocol lists no features.
 _LEGACY_FEATURES: Final = ("appendOnly", "invariants")
 _READER, _WRITER = 3, 7
 #: Commits between two checkpoints, unless the table says so.
@@ -95,25 +93,16 @@ class DeltaPositionTable(PositionTable[Snapshot, Action, Mark]):
                 raise NotDirect("the table was closed meanwhile")
             before, self._snapshot = self._snapshot, None
             found = log.load(self._table) if before is None else log.refresh(self._table, before)
-            beyond = found.features - _FEATURES
-            if beyond:
-                raise NotDirect(f"table features {', '.join(sorted(beyond))}")
-            protocol = found.protocol
-            if (
-                protocol["minWriterVersion"] > _LEGACY_WRITER
-                and protocol.get("writerFeatures") is None
-            ):
-                raise NotDirect(f"writer version {protocol['minWriterVersion']}")
-            if found.configuration.get("delta.columnMapping.mode", "none") != "none":
-                raise NotDirect("column mapping")
+            log.check_known(found, _FEATURES)
             self._snapshot = found
             return found
 
     def has_marks(self) -> bool:
         return FEATURE in self.snapshot().features
 
-    def checkpoint(self) -> bool:
-        """Write a checkpoint if it is time, and let old log entries go; return whether it was done.
+    def checkpoint(self, *, is_due: bool = False) -> bool:
+        """Write a checkpoint if it is time, or is said to be, and let old log entries go; return
+        whether it was done.
 
         Raises:
             DeltaError, OSError: it could not be written; the next commit tries again.
@@ -123,7 +112,8 @@ class DeltaPositionTable(PositionTable[Snapshot, Action, Mark]):
             if found is None:
                 return False
             interval = int(found.configuration.get(_INTERVAL_PROPERTY, _CHECKPOINT_INTERVAL))
-            if found.version - found.checkpoint < interval:
+            commits = found.version - found.checkpoint
+            if commits < (1 if is_due else interval):
                 return False
             options = storage_options() if isinstance(self._table, ObjectPath) else None
             table = DeltaTable(str(self._table), storage_options=options)
@@ -175,14 +165,19 @@ class DeltaPositionTable(PositionTable[Snapshot, Action, Mark]):
         actions: list[Action] = []
         for path in gone:
             file = found.files[path]
-            actions.append(_removal(file, data_change=True))
+            actions.append(log.removal(file, data_change=True))
             if path in descriptors:
                 self._remember(path, descriptors[path], vectors[path])
                 actions.append({"add": self._with_vector(file, descriptors[path])})
         return actions
 
     def _commit(self, found: Snapshot, marked: Any, files: Sequence[Action], mark: Mark) -> int:
-        actions = [_txn(mark), _commit_info("MERGE", mark.user_metadata), *_upgrade(found), *marked]
+        actions = [
+            log.transaction(mark.application, mark.version),
+            log.commit_info("MERGE", mark.user_metadata),
+            *_upgrade(found),
+            *marked,
+        ]
         log.commit(self._table, found, [*actions, *({"add": file} for file in files)])
         return found.version
 
@@ -194,8 +189,8 @@ class DeltaPositionTable(PositionTable[Snapshot, Action, Mark]):
         name: str,
         gone: BitMap,
     ) -> None:
-        actions = [_commit_info("OPTIMIZE", None)]
-        actions += [_removal(found.files[source.path], data_change=False) for source in sources]
+        actions = [log.commit_info("OPTIMIZE", None)]
+        actions += [log.removal(found.files[source.path], data_change=False) for source in sources]
         if len(gone) < self._rows[name]:
             if gone:
                 descriptor = deletion_vectors.write(self._table, {name: gone})[name]
@@ -241,42 +236,6 @@ def position_table(lake: LakePath, folder: str, index: Path) -> DeltaPositionTab
     for part in folder.split("/"):
         path = path / part
     return only_table(lake, folder, DeltaPositionTable, lambda: DeltaPositionTable(path, index))
-
-
-def _txn(mark: Mark) -> Action:
-    return {
-        "txn": {
-            "appId": mark.application,
-            "version": mark.version,
-            "lastUpdated": int(time.time() * 1000),
-        }
-    }
-
-
-def _commit_info(operation: str, user_metadata: str | None) -> Action:
-    about: Action = {
-        "timestamp": int(time.time() * 1000),
-        "operation": operation,
-        "operationParameters": {},
-        "engineInfo": "spillway",
-    }
-    if user_metadata is not None:
-        about["userMetadata"] = user_metadata
-    return {"commitInfo": about}
-
-
-def _removal(file: Action, *, data_change: bool) -> Action:
-    removed = {
-        "path": file["path"],
-        "deletionTimestamp": int(time.time() * 1000),
-        "dataChange": data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": file.get("partitionValues") or {},
-        "size": file["size"],
-    }
-    if "deletionVector" in file:
-        removed["deletionVector"] = file["deletionVector"]
-    return {"remove": removed}
 
 
 def _upgrade(found: Snapshot) -> list[Action]:

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -33,10 +32,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, StructType
 
+from spillway.declarations.delta_names import needs_column_mapping
 from spillway.errors import LakeError, LakeTableConflict, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.lake import lease
-from spillway.lake.keys.index import index_directory
+from spillway.lake.key_index.index import index_directory
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import (
@@ -72,6 +72,7 @@ from spillway.lake.tables.delta.positions import (
 from spillway.lake.tables.large_changes import last_changes_in
 from spillway.lake.tables.plain_changes import (
     NotDirect,
+    changes_between,
     changes_from,
     check_plain,
     last_changes,
@@ -97,8 +98,6 @@ _log = logging.getLogger(__name__)
 KEY_PROPERTY: Final = "spillway.key"
 _SLOT_PROPERTY: Final = "spillway.slot"
 _PROPERTIES: Final = (KEY_PROPERTY, _SLOT_PROPERTY)
-#: Names that Delta stores only with column mapping.
-_NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
 #: Commits of others that a search for ours passes before the snapshot is asked.
 _COMMITS_SEARCHED: Final = 20
 #: How often a merge is begun anew because another commit was first, before it is left to Spark.
@@ -151,6 +150,9 @@ class DeltaTables:
     @property
     def takes_special(self) -> bool:
         return self._by_position
+
+    def together(self) -> AbstractContextManager[bool]:
+        return nullcontext(False)
 
     def durable_lsn(self, kind: str, name: str) -> int:
         if not self._exists(kind, name):
@@ -269,7 +271,7 @@ class DeltaTables:
         Raises:
             NotDirect: it needs column mapping.
         """
-        if any(map(_NEEDS_MAPPING.search, schema.names)):
+        if any(map(needs_column_mapping, schema.names)):
             raise NotDirect("the table needs column mapping")
         lease.check(self._path)
         wanted, made = self._as_asked(kind, name, schema)
@@ -336,6 +338,17 @@ class DeltaTables:
         commit = F.col("_commit_lsn")
         rows = partitions.removed(self._frame(kind, name))
         return rows.where((commit >= start_lsn) & (commit < end_lsn))
+
+    def changes_plain(
+        self, name: str, start_lsn: int, end_lsn: int, columns: pa.Schema
+    ) -> pa.Table | None:
+        try:
+            history = open_table(self._path / HISTORY / name, to_write=False)
+            files = files_of(history, f"_commit_lsn >= {start_lsn}")
+            return changes_between(files, start_lsn, end_lsn, columns)
+        except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
+            _log.debug("changes of %s are read by Spark: %s", name, error)
+            return None
 
     def current(self, name: str) -> DataFrame | None:
         if not self._exists(CURRENT, name):
@@ -570,10 +583,15 @@ class DeltaTables:
             if not key:
                 return False
             columns = to_arrow_schema(schema, timezone="UTC")
-            table.fold(Shape(columns, tuple(key), made), held)
+            if table.fold(Shape(columns, tuple(key), made), held):
+                # Readers of what was folded need nothing of the commits before.
+                with held():
+                    table.checkpoint(is_due=True)
         except NotDirect as error:
             _log.debug("%s is Spark's to compact: %s", name, error)
             return False
+        except (DeltaError, OSError) as error:
+            _log.warning("the log of %s stays as it is: %s", name, error)
         return True
 
     def _compact(self, name: str, current: DeltaTable, columns: pa.Schema) -> None:
@@ -636,7 +654,7 @@ class DeltaTables:
         if made:
             writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
         properties = {_SLOT_PROPERTY: self._slot_name, **properties}
-        odd = [column for column in schema.names if _NEEDS_MAPPING.search(column)]
+        odd = [column for column in schema.names if needs_column_mapping(column)]
         if odd:
             properties["delta.columnMapping.mode"] = "name"
             _log.warning(

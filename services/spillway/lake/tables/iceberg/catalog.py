@@ -10,7 +10,9 @@ has.
 
 A catalog by name is PyIceberg's to load: REST, Glue, Hive, SQL and others, as ``.pyiceberg.yaml``
 or PYICEBERG_CATALOG__* say. Whatever it is, a table's commit is its compare-and-swap of the table's
-metadata, and files are below the lake's path.
+metadata, and files are below the lake's path. If the catalog is to say where they lie
+(``--iceberg-location catalog``), there is a file instead, ``<kind>/<table>/place``, and a property
+of the table's says whose it is.
 
 A lake on object storage has none of its own: a database is a file that is locked and written in
 place, which an object is not. So one is named before there are tables. It may know other lakes'
@@ -27,9 +29,10 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from importlib import util
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spillway.errors import (
     InvalidRequest,
@@ -39,12 +42,13 @@ from spillway.errors import (
     UnsupportedFeature,
 )
 from spillway.installation import how_to_install
-from spillway.storage.place import ObjectPath, replace_json, stored_path
+from spillway.storage.place import ObjectPath, replace_json, replace_text, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.table import Table
 
     from spillway.storage.place import LakePath
@@ -52,6 +56,10 @@ if TYPE_CHECKING:
 _OWN: Final = "lake"
 _FILES: Final = "spillway.lake.tables.iceberg.files.SyncedFileIO"
 _OBJECTS: Final = "spillway.lake.tables.iceberg.files.StoreFileIO"
+#: a table's property: which lake's it is
+_LAKE: Final = "spillway.lake"
+#: where the table is, of one that the catalog has put elsewhere
+_PLACE: Final = "place"
 #: of SQLite, which one thread writes at a time
 _BUSY_S: Final = 60
 #: What PyIceberg 0.12 writes; it reads version 3.
@@ -67,6 +75,8 @@ class CatalogChoice:
     catalog: str | None = None
     #: before each namespace
     prefix: str = ""
+    #: lake: tables are below its path; catalog: where the catalog puts them
+    location: str = "lake"
 
 
 def chosen(path: LakePath) -> CatalogChoice | None:
@@ -100,6 +110,11 @@ def check_choice(table_format: str, path: LakePath, choice: CatalogChoice) -> No
                 f"catalogs are of lakes in Iceberg, and the one at {path} is of {table_format}",
                 hint="Leave --iceberg-catalog and --iceberg-prefix out, or use --format iceberg.",
             )
+    elif choice.location == "catalog" and choice.catalog is None:
+        raise InvalidRequest(
+            f"the catalog of the lake at {path} is to say where tables lie, and none is named",
+            hint="Name one of PyIceberg's configuration, too: --iceberg-catalog NAME.",
+        )
     elif isinstance(path, ObjectPath) and choice.catalog is None and chosen(path) is None:
         raise _unnamed(path)
 
@@ -123,13 +138,29 @@ def choose(path: LakePath, choice: CatalogChoice) -> None:
     if stored is not None and choice not in (stored, CatalogChoice()):
         raise LakeTableConflict(
             f"the tables of the lake at {path} are in catalog {stored.catalog or 'catalog.db'!r}, "
-            f"prefix {stored.prefix!r}",
-            hint="Leave --iceberg-catalog and --iceberg-prefix out, or name a path of its own.",
+            f"prefix {stored.prefix!r}, places by the {stored.location}",
+            hint="Leave --iceberg-catalog, --iceberg-prefix and --iceberg-location out, or name a "
+            "path of its own.",
         )
     if stored is None:
         file = _file(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_json(file, asdict(choice))
+
+
+def check_reachable(path: LakePath, choice: CatalogChoice) -> None:
+    """Ask a catalog that is named for its namespaces.
+
+    Raises:
+        LakeError: it is not in PyIceberg's configuration, or does not answer.
+    """
+    what = f"the catalog {choice.catalog!r} can't be asked"
+    try:
+        _opened(path, choice).list_namespaces()
+    except SpillwayError:
+        raise
+    except Exception as error:
+        raise failed(what, error) from error
 
 
 def check_installed() -> None:
@@ -145,6 +176,24 @@ def check_installed() -> None:
         )
 
 
+class Gathering(Protocol):
+    """Commits that are made together later (:mod:`spillway.lake.tables.iceberg.together`)."""
+
+    lake: LakePath
+
+    def table(self, identifier: tuple[str, ...]) -> Table | None:
+        """Return a table as these commits have it; None: there are none."""
+        ...
+
+    def bound(self, table: Table) -> Table:
+        """Return *table* with its commits to be gathered."""
+        ...
+
+
+#: those of this context
+gathering: ContextVar[Gathering | None] = ContextVar("gathering", default=None)
+
+
 class LakeCatalog:
     """The catalog of one lake. Threads share it."""
 
@@ -156,13 +205,16 @@ class LakeCatalog:
             InvalidRequest: none was named, and the lake can't have its own.
         """
         check_installed()
-        self._path = path
+        self.path = path
         choice = chosen(path)
         if choice is None:
             choice = CatalogChoice()
             check_choice("iceberg", path, choice)
             choose(path, choice)
         self._prefix = choice.prefix
+        self._places = choice.location == "catalog"
+        #: tables whose place is noted in the lake
+        self._noted: set[LakePath] = set()
         what = f"the catalog of the lake at {path}"
         with typed(what):
             try:
@@ -170,6 +222,9 @@ class LakeCatalog:
             except (ValueError, OSError) as error:
                 # What the configuration lacks, or where nobody answers.
                 raise failed(what, error) from error
+        self.rest = _rest(self._catalog)
+        #: Whether several tables' commits can be one; None: not looked at yet.
+        self.commits_together: bool | None = None
 
     def identifier(self, kind: str, name: str) -> tuple[str, str]:
         """Return namespace and table of a lake table."""
@@ -187,23 +242,31 @@ class LakeCatalog:
             NoSuchTableError,
         )
 
+        identifier = self.identifier(kind, name)
+        gathered = self._gathered()
+        table = None if gathered is None else gathered.table(identifier)
+        if table is not None:
+            return table
         with typed(f"{kind} of {name}"):
             try:
-                table = self._catalog.load_table(self.identifier(kind, name))
+                table = self._catalog.load_table(identifier)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
         return self._own(table, kind, name)
 
     def create(self, kind: str, name: str, schema: Any, properties: dict[str, str]) -> Table:
-        """Make a table without rows, below the lake's path."""
+        """Make a table without rows, below the lake's path or where the catalog puts it."""
         namespace, _ = identifier = self.identifier(kind, name)
-        where = self._path / kind / name
+        where = self.path / kind / name
         with typed(f"{kind} of {name}"):
             # The library looks and then makes it: two threads that look at once would both make it.
             with _naming:
                 self._catalog.create_namespace_if_not_exists(namespace)
             table = self._catalog.create_table(
-                identifier, schema, location=str(where), properties=properties
+                identifier,
+                schema,
+                location=None if self._places else str(where),
+                properties={**properties, _LAKE: str(self.path)},
             )
         return self._own(table, kind, name)
 
@@ -220,17 +283,53 @@ class LakeCatalog:
                 "job's --slot and --lake.",
                 relation=name,
             )
-        where = self._path / kind / name
-        if isinstance(where, ObjectPath) and stored_path(table.location()) != where:
+        where, place = self.path / kind / name, stored_path(table.location())
+        if self._places:
+            self._check_lake(table, name)
+            self._note(where, place, name)
+        elif isinstance(where, ObjectPath) and place != where:
             raise LakeTableConflict(
                 f"the catalog has {'.'.join(table.name())} at {table.location()}, and this lake's "
                 f"is at {where}",
-                hint="The lake was copied, the catalog gives tables places of its own, or another "
-                "lake has the same prefix: load it afresh with an --iceberg-prefix of its own, or "
-                "another catalog.",
+                hint="The lake was copied, the catalog gives tables places of its own "
+                "(--iceberg-location catalog), or another lake has the same prefix: load it afresh "
+                "with an --iceberg-prefix of its own, or another catalog.",
                 relation=name,
             )
-        return table
+        gathered = self._gathered()
+        return table if gathered is None else gathered.bound(table)
+
+    def _check_lake(self, table: Table, name: str) -> None:
+        """Refuse a table of another lake: its place doesn't tell."""
+        lake = table.properties.get(_LAKE)
+        if lake != str(self.path):
+            raise LakeTableConflict(
+                f"the catalog has {'.'.join(table.name())} for {lake or 'somebody else'}, and this "
+                f"lake is at {self.path}",
+                hint="The lake was moved or copied, or another one has the same prefix: load it "
+                "afresh with an --iceberg-prefix of its own, or another catalog.",
+                relation=name,
+            )
+
+    def _note(self, where: LakePath, place: LakePath, name: str) -> None:
+        """Say in the lake where a table lies: its tables are listed by what is below its path."""
+        if where in self._noted:
+            return
+        if isinstance(where, ObjectPath) != isinstance(place, ObjectPath):
+            raise LakeTableConflict(
+                f"the catalog has put {name} at {place}, and the lake is at {self.path}",
+                hint="Both must be directories, or both in buckets: name a path for the lake that "
+                "is where the catalog puts tables.",
+                relation=name,
+            )
+        if not (where / _PLACE).exists():
+            where.mkdir(parents=True, exist_ok=True)
+            replace_text(where / _PLACE, str(place))
+        self._noted.add(where)
+
+    def _gathered(self) -> Gathering | None:
+        found = gathering.get()
+        return found if found is not None and found.lake == self.path else None
 
 
 def _opened(path: LakePath, choice: CatalogChoice) -> Catalog:
@@ -249,6 +348,12 @@ def _opened(path: LakePath, choice: CatalogChoice) -> Catalog:
         warehouse=str(path),
         **properties,
     )
+
+
+def _rest(catalog: Catalog) -> RestCatalog | None:
+    from pyiceberg.catalog.rest import RestCatalog  # noqa: PLC0415 - an extra
+
+    return catalog if isinstance(catalog, RestCatalog) else None
 
 
 @contextmanager

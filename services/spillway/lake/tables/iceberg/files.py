@@ -3,7 +3,8 @@ described by their footers.
 
 ::
 
-    rows ──DataFileWriter──▶ data/<uuid>.parquet, synced ──footer──▶ data_file: counts and bounds ──▶ a manifest, by the commit
+    rows ──DataFileWriter──▶ data/<uuid>.parquet, synced
+        ──footer──▶ data_file: counts and bounds ──▶ a manifest, by the commit
 
 A file's columns have their field ids, in lists and structs, too. Its bounds are made of the
 footer's raw values: those that Python's dates can't say, before the year 1 and after 9999, are
@@ -15,7 +16,7 @@ PyIceberg writes. On object storage a file is an object, which is there whole or
 (:class:`~spillway.storage.place.ObjectWriter`), and :class:`StoreFileIO` is PyIceberg's way to it,
 by the same client and environment as all else of the lake's. A file that no commit names, of a task
 that was repeated or a batch that was cut off, is removed by maintenance.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -54,6 +55,7 @@ from pyiceberg.utils.truncate import (
 
 from spillway.errors import LakeError
 from spillway.lake.shape.net_effect import numbered, quoted
+from spillway.lake.tables.dictionaries import with_dictionary
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_open_file
 from spillway.storage.place import ObjectPath, stored_path
@@ -150,13 +152,15 @@ class DataFileWriter:
         rows = pa.concat_tables(self._held)
         self._held, self._rows, self._bytes = [], 0, 0
         if self._writer is None:
-            self._open_file()
+            self._open_file(rows)
         assert self._writer is not None  # just opened
-        self._writer.write_table(rows, row_group_size=_GROUP_ROWS)
+        # A rest of a few rows is no row group of its own.
+        size = len(rows) if len(rows) < 2 * _GROUP_ROWS else _GROUP_ROWS
+        self._writer.write_table(rows, row_group_size=size)
         if self._file.tell() >= self._file_bytes:
             self._close_file()
 
-    def _open_file(self) -> None:
+    def _open_file(self, rows: pa.Table) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         at = self.path
         self._file = at.open_writer() if isinstance(at, ObjectPath) else at.open("wb")
@@ -164,6 +168,7 @@ class DataFileWriter:
             self._file,
             self._schema,
             compression=_COMPRESSION,
+            use_dictionary=with_dictionary(rows),
             store_decimal_as_integer=True,
             # Readers go by Iceberg's schema.
             store_schema=False,
@@ -434,7 +439,7 @@ class _Object(InputFile, OutputFile):
         return size
 
     def exists(self) -> bool:
-        return self._path.size() is not None
+        return self._path.is_file()
 
     def open(self, seekable: bool = True) -> Any:  # noqa: ARG002 - the library's name
         return self._path.open_reader(_WHOLE_BYTES)

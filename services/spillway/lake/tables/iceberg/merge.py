@@ -3,9 +3,10 @@ Arrow.
 
 ::
 
-    history's files of the batch ──▶ last change per key (:mod:`spillway.lake.tables.plain_changes`)
-    the table's files ──bounds of the key──▶ candidates ──key columns──▶ touched files ──rows whose key did not change──┐
-                                                                             new and changed rows ──────────────────────┴─▶ new files
+    history's files of the batch ──▶ last change per key (plain_changes)
+        ──▶ new and changed rows ──────────────────────────────────────────────────────┐
+    the table's files ──bounds of the key──▶ candidates ──key columns──▶ touched files │
+        ──▶ rows whose key did not change ─────────────────────────────────────────────┴─▶ new files
 
 A file is read only if the bounds of its first key column have room for one of the changed keys, and
 written anew only if it has one of them. Small files are written anew together when there are many,
@@ -14,7 +15,7 @@ in the same commit: compaction costs no snapshot of its own.
 Files of any age are read by field id, as the table's schema has the columns now. Memory: the batch,
 and one file at a time; what is too large for that is left to Spark, by
 :class:`~spillway.lake.tables.plain_changes.NotDirect`.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -6,16 +6,16 @@ in files of position deletes.
     one snapshot: a data file of the batch's rows · a file of deletes for each data file that the
     batch touched, or one for all if they are many
 
-Files of deletes of a data file are geometric: a new one takes in those that are not much larger,
-so there are few, and a position is written a few times. Deletes of data files that are there no
-more go when nothing else is in their file, or it is taken in. A snapshot has one manifest of
-deletes, which has them all.
+Files of deletes of a data file are geometric: a new one takes in those that are not much larger, so
+there are few, and a position is written a few times. Deletes of data files that are there no more
+go when nothing else is in their file, or when another file takes it in. A snapshot has one manifest
+of deletes, which has them all.
 
 Nothing of the format is written by hand but the deletes themselves: the commit is PyIceberg's
 (:class:`spillway.lake.tables.iceberg.snapshots.Replacing`).
 
 Memory: the newest snapshot's files, and their rows that are gone, four bytes each at the most.
-A twentieth of a file's rows may be, until it is folded.
+Maintenance folds a file of which a two-hundredth is gone.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class IcebergPositionTable(PositionTable[Snapshot, "DataFile", Mark]):
     """See :class:`spillway.lake.tables.positions.PositionTable`."""
 
     #: Some readers pay for all rows of a data file when one of them is marked.
-    gone_share_max = 0.05
+    gone_share_max = 0.005
 
     def __init__(
         self, load: Callable[[], Table], name: str, index: Path, checked: Callable[[], None]

@@ -3,12 +3,15 @@ committed.
 
 A commit of a batch says in its snapshot's summary whose it is and up to which LSN::
 
-    spillway.slot = orders    spillway.start-lsn = 0/16B3748    spillway.end-lsn = 0/16B9A10    spillway.batch-id = 7
+    spillway.slot = orders
+    spillway.start-lsn = 0/16B3748
+    spillway.end-lsn = 0/16B9A10
+    spillway.batch-id = 7
 
 The newest snapshot that says so among the ancestors of the table's head is what is durable. What
 others commit in between (compaction by another engine) says nothing and hides nothing; a table that
-was rolled back has what it was rolled back to. Where all that said so are expired, the table's
-property of the same name, set in the same commit, still knows.
+was rolled back has what it was rolled back to. Where all snapshots that said so are expired, the
+table's property of the same name, set in the same commit, still does.
 
 A commit is PyIceberg's: manifests, a manifest list, the table's metadata, and the catalog's
 compare-and-swap of it. Retries are ours: a batch is compared with what the table has before each
@@ -17,7 +20,7 @@ manifests whose files are all gone, which would be one more with each commit for
 it can add and remove files of deletes, which the library reads and does not write. What it takes of
 the library's own: the hooks of its producer of snapshots (``_existing_manifests``,
 ``_process_manifests``, ``_summary``), its writer of manifests and its merging of them.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

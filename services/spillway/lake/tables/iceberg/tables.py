@@ -37,7 +37,7 @@ from pyspark.sql.types import StructField, StructType
 from spillway.errors import LakeTableConflict, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.lake import lease
-from spillway.lake.keys.index import index_directory
+from spillway.lake.key_index.index import index_directory
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import NetEffect, copies_field, own, quoted
@@ -47,10 +47,12 @@ from spillway.lake.tables.iceberg.catalog import LakeCatalog, typed
 from spillway.lake.tables.iceberg.files import DataFileWriter, Written, data_file, write_rows
 from spillway.lake.tables.iceberg.merge import merge
 from spillway.lake.tables.iceberg.positions import IcebergPositionTable, Mark
+from spillway.lake.tables.iceberg.together import together
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
 from spillway.lake.tables.large_changes import last_changes_in
 from spillway.lake.tables.plain_changes import (
     NotDirect,
+    changes_between,
     changes_from,
     last_changes,
     read_changes,
@@ -116,6 +118,9 @@ class IcebergTables:
     @property
     def takes_special(self) -> bool:
         return self._by_position
+
+    def together(self) -> AbstractContextManager[bool]:
+        return together(self._catalog, partial(lease.check, self.path))
 
     def durable_lsn(self, kind: str, name: str) -> int:
         table = self._catalog.load(kind, name)
@@ -256,6 +261,16 @@ class IcebergTables:
         rows = self._frame(table, files)
         return rows.where((commit >= start_lsn) & (commit < end_lsn))
 
+    def changes_plain(
+        self, name: str, start_lsn: int, end_lsn: int, columns: pa.Schema
+    ) -> pa.Table | None:
+        try:
+            files = self._since(name, start_lsn)
+            return changes_between(files, start_lsn, end_lsn, columns)
+        except (NotDirect, OSError, pa.ArrowException) as error:
+            _log.debug("changes of %s are read by Spark: %s", name, error)
+            return None
+
     def current(self, name: str) -> DataFrame | None:
         table = self._catalog.load(CURRENT, name)
         if table is None:
@@ -264,7 +279,7 @@ class IcebergTables:
 
     def key(self, name: str) -> tuple[str, ...] | None:
         table = self._catalog.load(CURRENT, name)
-        return None if table is None else _key(table)
+        return None if table is None else key_of(table)
 
     def reshape(self, name: str, followed: Followed) -> None:
         schema = followed.frame.schema
@@ -335,8 +350,10 @@ class IcebergTables:
             table = self._create(CURRENT, name, schema, {KEY: json.dumps(key)})
         else:
             # Made by a run that ended before its first commit.
-            check_same_key(name, _key(table), key)
-            if _columns(types.spark_schema(table.schema(), notes_of(table))) != _columns(schema):
+            check_same_key(name, key_of(table), key)
+            if columns_of(types.spark_schema(table.schema(), notes_of(table))) != columns_of(
+                schema
+            ):
                 raise NotDirect("the table's columns change")
         written = self._written_here(table, last.rows.filter(last.is_set))
         self._append(CURRENT, name, written, batch)
@@ -353,11 +370,11 @@ class IcebergTables:
         current = self._catalog.load(CURRENT, name)
         if current is None:
             raise NotDirect("a table is not there")
-        if _columns(types.spark_schema(current.schema(), notes_of(current))) != _columns(
+        if columns_of(types.spark_schema(current.schema(), notes_of(current))) != columns_of(
             spark_schema(columns)
         ):
             raise NotDirect("the table's columns change")
-        if _key(current) != key:
+        if key_of(current) != key:
             raise NotDirect("the table's key changes")
         if snapshots.durable_lsn(current.metadata, self.slot_name) != start_lsn:
             raise NotDirect("the current table is not as of the batch's start")
@@ -416,7 +433,7 @@ class IcebergTables:
             if not self._by_position and not current.has_marks():
                 return False
             table = self.existing(CURRENT, name)
-            key = _key(table)
+            key = key_of(table)
             if key == MULTISET:
                 return False
             columns = types.lake_schema(table.schema(), notes_of(table))
@@ -434,6 +451,13 @@ class IcebergTables:
             raise NotDirect("a table is not there")
         if snapshots.durable_lsn(history.metadata, self.slot_name) != batch.end_lsn:
             raise NotDirect("the batch is not history's last commit")
+        return self._since(name, start_lsn, history)
+
+    def _since(self, name: str, start_lsn: int, found: Table | None = None) -> list[LakePath]:
+        """Return the files that history got by commits that go beyond *start_lsn*."""
+        history = found or self._catalog.load(HISTORY, name)
+        if history is None:
+            raise NotDirect("a table is not there")
         changes = snapshots.added_after(history, self.slot_name, start_lsn)
         if changes is None:
             raise NotDirect("history was written anew")
@@ -450,7 +474,7 @@ class IcebergTables:
             written = self._written(table, effect.rows(columns.names))
             self._append(CURRENT, name, written, batch)
             return
-        check_same_key(name, _key(table), key)
+        check_same_key(name, key_of(table), key)
         files, deletes = snapshots.live_files(table, table.current_snapshot())
         frame = effect.frame.persist()
         try:
@@ -643,7 +667,8 @@ def notes_of(table: Table) -> types.Notes:
     return types.parsed_notes(table.properties)
 
 
-def _key(table: Table) -> tuple[str, ...]:
+def key_of(table: Table) -> tuple[str, ...]:
+    """Return what tells a current table's rows."""
     return tuple(json.loads(table.properties.get(KEY, "[]")))
 
 
@@ -654,7 +679,7 @@ def kept(batch: Batch) -> dict[str, str]:
     return {snapshots.END: snapshots.mark(batch)[snapshots.END]}
 
 
-def _columns(schema: StructType) -> dict[str, tuple[object, object]]:
+def columns_of(schema: StructType) -> dict[str, tuple[object, object]]:
     """Return what of a schema must agree: the columns' types and attribute numbers by name."""
     # Fields of structs have ids in one of them and not in the other.
     return {field.name: (field.dataType.simpleString(), types.attnum(field)) for field in schema}

@@ -3,19 +3,19 @@ Spark, one table at a time.
 
 ::
 
-    small files  ──▶ larger ones                    a snapshot that says the LSN of the one before it
-    old changes of history ──▶ gone                 files of nothing else without being read
+    small files  ──▶ larger ones                  a snapshot that says the LSN of the one before it
+    old changes of history ──▶ gone               files of nothing else without being read
     snapshots that were superseded before the retention ──▶ expired
     files that nothing names any more, older than the retention ──▶ removed
 
 A snapshot's age is that of the one that took its place: the newest that is older than a pinned LSN
-may be years old, and stays. PyIceberg forgets snapshots and leaves their files; so what the ones
-that are left name is gathered, and of the rest below the table's directories goes what is older
-than any batch or reader takes.
+may be years old, and stays. PyIceberg forgets snapshots and leaves their files; so the files that
+the remaining snapshots name are gathered, and all others below the table's directories go once they
+are older than any batch or reader takes.
 
 Compaction beside an append of the job's loses the race for the commit and tries again; what it
 wrote is good for that, as the files that it replaces are still there. Memory: a file.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -37,6 +37,9 @@ class ParquetLoadTables(ParquetTables):
     history/<table>/end_lsn=<LSN - 1>/part-*.parquet, _load.json
     """
 
+    #: Directories are what Spark's writer makes.
+    by_files = None
+
     def prepare_history(self, name: str, schema: StructType, lsn: int) -> None:
         (self._path / HISTORY / name).mkdir(parents=True, exist_ok=True)
         self._widen(name, to_arrow_schema(schema, timezone="UTC"), begins=lsn)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,7 @@ from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import pyarrow as pa
@@ -126,6 +128,9 @@ class ParquetTables:
         self._path = path
         self._slot_name = slot_name
 
+    def together(self) -> AbstractContextManager[bool]:
+        return nullcontext(False)
+
     def durable_lsn(self, kind: str, name: str) -> int:
         description = self._description(kind, name)
         if description is None:
@@ -190,6 +195,15 @@ class ParquetTables:
         assert batches is not None  # the job appends before it reads
         commit = F.col("_commit_lsn")
         return batches.where((commit >= start_lsn) & (commit < end_lsn))
+
+    def changes_plain(
+        self,
+        name: str,  # noqa: ARG002 - the contract's
+        start_lsn: int,  # noqa: ARG002
+        end_lsn: int,  # noqa: ARG002
+        columns: pa.Schema,  # noqa: ARG002
+    ) -> pa.Table | None:
+        return None
 
     def current(self, name: str) -> DataFrame | None:
         description = self._description(CURRENT, name)

@@ -2,8 +2,8 @@
 
 ::
 
-    <directory>/manifest.json     what is here: the runs, the files whose rows are in them, the secret
-                run-7.high …      a run: codes in order, and beside them places; two or three files
+    <directory>/manifest.json   what is here: the runs, the files whose rows are in them, the secret
+                run-7.high …    a run: codes in order, and beside them places; two or three files
 
     add ──▶ pending (memory) ──settle──▶ a run ──▶ merged with runs that are not much larger
     find ──▶ a binary search in each run, and in what is pending, for all keys at once
@@ -23,14 +23,14 @@ made for another key begins empty.
 
 **Cost.** A batch of n rows costs n places in memory; some n · log(N / n) of them are written to
 disk in the end, N being the table's rows. A place takes 16 bytes, or 24 where keys are hashed
-(:mod:`spillway.lake.keys.codes`). Memory: :data:`_PENDING_MAX` places, and while many are added or
-merged :data:`_BULK`; the runs are mapped, and the system's to keep or drop. Runs are geometric, so
-there are few. Places whose file is gone go when their run is merged; when they are more than there
-are rows in the table, all runs are merged.
+(:mod:`spillway.lake.key_index.codes`). Memory: :data:`_PENDING_MAX` places, and while many are
+added or merged :data:`_BULK`; the runs are mapped, and the system's to keep or drop. Runs are
+geometric, so there are few. Places whose file is gone go when their run is merged; when they are
+more than there are rows in the table, all runs are merged.
 
 A run is durable before the manifest names it. One process has an index at a time (the lake's lock);
 its threads share it.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from spillway.lake.keys.codes import Codes, KeyCodes, Numbers
+from spillway.lake.key_index.codes import Codes, KeyCodes, Numbers
 from spillway.storage.durable_files import replace_file, sync_directory, sync_file
 from spillway.storage.place import ObjectPath
 

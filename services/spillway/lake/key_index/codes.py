@@ -1,4 +1,4 @@
-"""Keys as numbers: what :mod:`spillway.lake.keys.index` keeps of a row's key.
+"""Keys as numbers: what :mod:`spillway.lake.key_index.index` keeps of a row's key.
 
 A key of one column that fits 64 bits (integers, dates, timestamps, booleans) is its own code, and
 codes are in the order of keys then: rows that are inserted together lie together in the index. Any

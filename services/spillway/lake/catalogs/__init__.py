@@ -1,0 +1,1 @@
+"""Catalogs in which other programs find a lake's Delta tables by their names."""
