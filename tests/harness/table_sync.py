@@ -139,7 +139,7 @@ class Ends:
             assert table.is_synchronized, table
             by_lsn.setdefault(table.lsn, set()).add(table.key)
         for lsn, tables in by_lsn.items():
-            self.catch_up(told)(frozenset(tables), lsn, upto, lambda _connection: None)
+            self.catch_up(told)(frozenset(tables), lsn, upto, lambda _connection, _names: None)
 
 
 class Copied(Subscription):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spillway.apply.exact.dead_rows import DeadRows
 from spillway.apply.schema.changes import SchemaChanges
+from spillway.apply.schema.following import Following
 from spillway.apply.sync.catching_up import SlotCatchUp
 from spillway.apply.sync.copiers import connect_source
 from spillway.apply.sync.settings import SyncSettings
@@ -19,12 +20,18 @@ from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
+    from typing import Any
+
+    import psycopg
 
     from spillway.apply.conflicts.log import ConflictLog
     from spillway.apply.exact.writer import ExactOptions
     from spillway.apply.settings import ApplySettings
     from spillway.apply.status import ApplyStatusFile
     from spillway.apply.target.session import TargetSession
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +58,7 @@ def table_sync_of(
     quiet = {"session_replication_role": "replica"} if session.may_replicate_role else {}
     name = f"spillway subscription {settings.subscription} table sync"
     reach = {"grpc": settings.grpc, "token": settings.token or ""}
+    following = following_of(settings)
     return TableSync(
         settings.subscription,
         SyncSettings(
@@ -70,17 +78,38 @@ def table_sync_of(
         SlotCatchUp(
             settings.grpc,
             settings.slot,
-            settings.selection.plugin_options(two_phase=False, only_local=settings.only_local),
+            settings.selection.plugin_options(
+                two_phase=False, only_local=settings.only_local, ddl=following is not None
+            ),
             plan,
             conflicts,
             stopping,
             exact,
             options.rename.target_of,
             always_exact=options.exact == "always",
+            following=following,
             token=settings.token,
             tls=settings.tls,
         ),
         tell=_log.info,
+        following=following,
+    )
+
+
+def following_of(settings: ApplySettings) -> Callable[[Connection], Following] | None:
+    """Return what makes who does DDL of a table that is being copied; None if the subscription
+    passes over it.
+    """
+    options = settings.options
+    if options.on_schema_change == "ignore":
+        return None
+    return lambda connection: Following(
+        connection,
+        options.dsn,
+        options.rename.target_of,
+        settings.source_dsn,
+        applies=options.on_schema_change == "apply",
+        how_to_go_on="the table goes on by itself, in three minutes at most",
     )
 
 

@@ -17,13 +17,13 @@ import pytest
 
 from harness.postgresql_subscription import wait_until
 from harness.remedies import remedy, statements
+from harness.serve_process import ServeProcess
 from harness.tiers import deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.cluster import Cluster, Database
-    from harness.serve_process import ServeProcess
     from harness.service import Service
 
 _DEFINITIONS = """
@@ -295,6 +295,111 @@ def test_what_is_not_the_subscriptions_is_passed_over(pair: _Pair, by: str) -> N
         " AND attrelid = 'other'::regclass ORDER BY attnum"
     ) == [("id",), ("v",)]
     assert pair.target.value("SELECT to_regclass('further') IS NULL")
+
+
+@pytest.fixture
+def slow_copies(tmp_path: Path) -> Iterator[Service]:
+    """A service whose second copy of a table takes a while to end, with its rows there; a snapshot
+    does not outlive its program for long.
+    """
+    process = ServeProcess(
+        tmp_path / "data",
+        environment={
+            "SPILLWAY_FAILPOINTS": "table_sync.before_finish=sleep:8000@2",
+            "SPILLWAY_SNAPSHOT_HOLD": "1",
+        },
+    )
+    yield process.service()
+    process.stop()
+
+
+def _copied_later(pair: _Pair, wished: str) -> None:
+    """Subscribe, and have a table copied beside the stream: its rows are there, no more yet."""
+    pair.create(on_schema_change=wished)
+    table = "CREATE TABLE t (id int PRIMARY KEY, v varchar(3), x int)"
+    pair.target.execute(table)
+    pair.source.execute(f"{table}; INSERT INTO t VALUES (1, 'one', 1)")
+    wait_until(
+        "its rows are copied", lambda: pair.target.value("SELECT count(*) FROM t"), pair.told
+    )
+
+
+_MEANWHILE = (
+    "INSERT INTO t VALUES (2, 'two', 2)",
+    "ALTER TABLE t ADD w int NOT NULL DEFAULT 7, ALTER v TYPE text, DROP x",
+    "INSERT INTO t VALUES (3, 'three', 8)",
+)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["", "killed"])
+def test_of_a_table_that_lacks_what_came_since_its_copy(
+    session_cluster: Callable[[int], Cluster], slow_copies: Service, is_killed: bool
+) -> None:
+    """It is done between that table's rows, by who has them; or before it is copied anew. The
+    stream does not wait for it.
+    """
+    with _pair_on(session_cluster(18), slow_copies) as pair:
+        _copied_later(pair, "apply")
+        pair.transaction("UPDATE t SET x = 5", *_MEANWHILE)
+        pair.source.execute("ALTER TABLE t RENAME TO u; UPDATE u SET w = 9 WHERE id = 2")
+        pair.source.execute("ALTER TABLE u RENAME w TO z; INSERT INTO u VALUES (4, 'four', 4)")
+        pair.catch_up()
+        waiting = "SELECT count(*) FROM spillway.deferred_ddl"
+        assert pair.target.value(waiting) == 3, pair.told()
+        if is_killed:
+            os.kill(pair.view()["pid"], signal.SIGKILL)
+        wait_until(
+            "it is the source's",
+            lambda: (
+                pair.target.value("SELECT to_regclass('u') IS NOT NULL")
+                and pair.target.value("SELECT count(*) FROM u") == 4
+            ),
+            pair.told,
+        )
+        pair.source.execute("INSERT INTO u VALUES (5, 'five', 5)")
+        pair.catch_up()
+        wait_until(
+            "the stream has it",
+            lambda: pair.target.value("SELECT count(*) FROM u") == 5,
+            pair.told,
+        )
+        pair.check_equal("u")
+        assert pair.target.value(waiting) == 0
+        assert pair.target.query(
+            "SELECT table_name, state FROM spillway.tables WHERE table_name IN ('t', 'u')"
+        ) == [("u", "r")]
+
+
+def test_a_pause_of_a_table_that_lacks_what_came_since_its_copy(
+    session_cluster: Callable[[int], Cluster], slow_copies: Service
+) -> None:
+    """It stops in front of the DDL by itself, and goes on by itself."""
+    with _pair_on(session_cluster(18), slow_copies) as pair:
+        _copied_later(pair, "pause")
+        for statement in _MEANWHILE:
+            pair.source.execute(statement)
+        pair.catch_up()
+
+        def error() -> str:
+            tables = pair.view()["table_states"]
+            return next((str(t["reason"] or "") for t in tables if t["table"] == "public.t"), "")
+
+        wait_until("it is told", lambda: bool(error()), pair.told)
+        assert pair.view()["enabled"]
+        assert pair.target.query("SELECT id, v, x FROM t ORDER BY 1") == [
+            (1, "one", 1), (2, "two", 2),
+        ]  # fmt: skip
+        text, hint = error().split(" Hint: ")
+        assert "everything before it is applied" in text
+        for statement in statements(hint):
+            pair.target.execute(statement)
+        wait_until(
+            "it goes on",
+            lambda: pair.target.value("SELECT count(*) FROM t") == 3,
+            pair.told,
+        )
+        pair.check_equal("t")
+        wait_until("its error is gone", lambda: not error(), pair.told)
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def test_a_table_that_is_added_later_catches_up_with_the_stream(room: Room) -> N
     table = sync.states.all()["public", "late"]
     upto = lsn_now(source)
     room.service.wait_for(ends.slot, str(Lsn(upto)))
-    ends.catch_up(told)(frozenset({table.key}), table.lsn, upto, lambda _connection: None)
+    ends.catch_up(told)(frozenset({table.key}), table.lsn, upto, lambda _connection, _names: None)
     assert _rows(target, "late") == _rows(source, "late")
     assert told.conflicts == []
     assert _rows(target) == _rows(source)
@@ -213,7 +213,7 @@ def test_a_table_catches_up_in_groups_and_a_conflict_is_told(
     (copied,) = sync.states.all().values()
     written: list[int] = []
 
-    def before_commit(connection: Connection) -> None:
+    def before_commit(connection: Connection, _names: object) -> None:
         row = connection.execute(
             "SELECT n_tup_upd FROM pg_stat_xact_user_tables WHERE relname = 't0'"
         ).fetchone()

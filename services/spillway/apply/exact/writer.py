@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spillway.apply.changes import Change, SourceRelation, TransactionHead
     from spillway.apply.conflicts.log import ConflictLog
     from spillway.apply.exact.dead_rows import DeadRows
-    from spillway.apply.schema.changes import SchemaChanges
+    from spillway.apply.schema.changes import OwnSchemaChanges, SchemaChanges
     from spillway.apply.tables.matched import MatchedTable
     from spillway.apply.tables.target_tables import TargetTables
     from spillway.apply.target.session import TargetSession
@@ -113,7 +113,7 @@ class ExactWriter:
         options: ExactOptions,
         log: ConflictLog,
         should_apply: Callable[[SourceRelation, int], bool] | None = None,
-        schema_changes: SchemaChanges | None = None,
+        schema_changes: SchemaChanges | OwnSchemaChanges | None = None,
         dead_rows: DeadRows | None = None,
     ) -> None:
         """Make a writer.

@@ -14,5 +14,6 @@ A plan compares the event with the target's catalog as it is now, so that what i
 whoever made it, is passed over. That makes a pause mend itself: whoever has run the SQL that the
 error prints, and enables the subscription, meets the same event again, and nothing is left to do.
 What is run is committed with the rows around it and with the position: killed anywhere, it is done
-once.
+once. An event of a table whose rows are somebody else's by then is theirs, too
+(:mod:`spillway.apply.sync.deferred_ddl`).
 """

@@ -1,24 +1,18 @@
-"""Meeting events of DDL in the stream: passed over, brought to the target, or a pause."""
+"""Events of DDL as they come in the stream: which are the subscription's, and who does them.
+
+An event of a table that the stream does not write yet is kept for who does
+(:mod:`spillway.apply.sync.deferred_ddl`). All others are done here
+(:class:`~spillway.apply.schema.following.Following`), or are a pause.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
-from psycopg import sql
-
-from spillway.apply.schema.definitions import SourceCatalog, has_schema, target_table
-from spillway.apply.schema.plan import Plan, Planner
-from spillway.apply.target.failures import from_postgres
-from spillway.errors import (
-    TargetNotPermitted,
-    TargetRefused,
-    TargetSchemaChange,
-    TargetSerialization,
-)
-from spillway.pg.lsn import Lsn
+from spillway.apply.schema.following import Following
+from spillway.apply.sync.deferred_ddl import DeferredDdl
+from spillway.errors import TargetSchemaChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,15 +23,13 @@ if TYPE_CHECKING:
     from spillway.apply.tables.matching import Rename
     from spillway.apply.target.session import TargetSession
 
-_log = logging.getLogger(__name__)
-
 #: the prefix of the logical messages that bear events
 PREFIX: Final = "spillway.ddl"
-_STATEMENTS_SHOWN: Final = 20
+_PREPARED: Final = "b"
 
 
 class SchemaChanges:
-    """What becomes of events in one session on the target.
+    """What becomes of events in the session that has the position.
 
     Args:
         session: the worker's; events are met within its open transaction.
@@ -63,17 +55,23 @@ class SchemaChanges:
     ) -> None:
         self._session = session
         self._selection = selection
-        self._rename = rename
-        self._source = SourceCatalog(source_dsn)
-        self._applies = applies
+        self._following = Following(
+            session.connection,
+            session.dsn,
+            rename,
+            source_dsn,
+            applies=applies,
+            how_to_go_on=f"spillway subscription enable {session.subscription}",
+        )
         self._sync = sync
+        self._deferred = DeferredDdl(session.subscription)
         self._tell = tell
         #: the open transaction has changed the target's tables, or what is known of them
         self._has_changed = False
 
     def close(self) -> None:
         """End the session on the source."""
-        self._source.close()
+        self._following.close()
 
     def meet(self, head: TransactionHead, content: bytes) -> bool:
         """Take an event, at its place in the open transaction; return whether the target's tables
@@ -88,17 +86,15 @@ class SchemaChanges:
         event: dict[str, Any] = json.loads(content)
         if event["kind"] == "drop_table" or not self._is_ours(event):
             return False
-        plan = self._plan(event)
-        if plan is None or plan.is_done:
-            self._follow_name(event)
-            self._tell(None)
+        if self._is_for_another(event, head):
             return False
-        if plan.refused or not self._applies:
-            self._pause(event, plan, head)
-        self._run(event, plan, head)
-        self._follow_name(event)
+        if event["kind"] == "create_table":
+            has_changed = self._create(event, head)
+        else:
+            has_changed = self._alter(event, head)
+        self._has_changed |= has_changed
         self._tell(None)
-        return True
+        return has_changed
 
     def rolled_back(self) -> None:
         """Take back what is known of tables, when the open transaction was rolled back."""
@@ -120,107 +116,73 @@ class SchemaChanges:
             return any(self._selection.has(*name) for name in names)
         if self._sync is not None and names & self._sync.states.all().keys():
             return True
-        return self._source.publishes(self._selection.publications, event["oid"])
+        return self._following.source.publishes(self._selection.publications, event["oid"])
 
-    # ---- what is to be done
+    def _is_for_another(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
+        """Say whether an event is for who reads what its table lacks, who has it now."""
+        if self._sync is None or self._sync.states.are_all_ready or event["kind"] != "alter_table":
+            return False
+        # A prepared transaction would hold the lock of the table's state, which its own COMMIT
+        # PREPARED would then wait for.
+        if head.kind == _PREPARED:
+            return False
+        return self._deferred.keep(self._session.connection, event, head.commit_lsn, head.xid)
 
-    def _plan(self, event: Mapping[str, Any]) -> Plan | None:
-        connection = self._session.connection
-        if event["kind"] == "alter_table":
-            return Planner(
-                event,
-                self._rename,
-                lambda name: target_table(connection, name),
-                self._source,
-                lambda name: has_schema(connection, name),
-            ).plan()
-        after = event["after"]
-        parent = after["parent"]
-        if parent is not None:
-            return self._new_partition(event, parent)
+    # ---- what is done
+
+    def _create(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
         if self._sync is not None:
             # It is copied as any table that is published later, and made where that is wished.
             self._sync.refresh()
-        return None
+        return event["after"]["parent"] is not None and self._follow(event, head)
 
-    def _new_partition(self, event: Mapping[str, Any], parent: Mapping[str, Any]) -> Plan | None:
-        connection = self._session.connection
-        root_name = self._rename(parent["schema"], parent["table"])
-        name = self._rename(event["schema"], event["table"])
-        root = target_table(connection, root_name)
-        if self._sync is not None:
-            self._sync.refresh()
-        if root is None or not root.is_partitioned or target_table(connection, name) is not None:
-            return None
-        bound = self._source.bound(event["oid"])
-        if bound is None:
-            # It was dropped since, or is no partition any more.
-            return None
-        statement = (
-            f"CREATE TABLE {sql.Identifier(*name).as_string()} PARTITION OF "
-            f"{sql.Identifier(*root_name).as_string()} {bound}"
-        )
-        if event["after"]["partitioned"]:
-            statement += f" PARTITION BY {self._source.partition_key(event['oid'])}"
-        return Plan([statement])
-
-    def _run(self, event: Mapping[str, Any], plan: Plan, head: TransactionHead) -> None:
-        connection = self._session.connection
-        connection.execute("SAVEPOINT spillway_schema")
-        try:
-            for statement in plan.statements:
-                _log.info("%s, as on the source at %s", statement, Lsn(head.commit_lsn))
-                connection.execute(statement.encode())
-        except psycopg.Error as error:
-            failed = from_postgres(error, "it can't be done on the target", self._session.dsn)
-            if isinstance(failed, TargetSerialization) or not isinstance(
-                failed, TargetRefused | TargetNotPermitted
-            ):
-                raise failed from error
-            connection.execute("ROLLBACK TO SAVEPOINT spillway_schema")
-            plan.refused.append(failed.message)
-            self._pause(event, plan, head)
-        connection.execute("RELEASE SAVEPOINT spillway_schema")
-        self._has_changed = True
-
-    def _follow_name(self, event: Mapping[str, Any]) -> None:
-        """Have a table that was renamed on the source keep its state."""
+    def _alter(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
+        has_changed = self._follow(event, head)
         before, after = event["before"], event["after"]
-        if self._sync is None or before is None or after is None:
-            return
         old, new = (before["schema"], before["table"]), (after["schema"], after["table"])
-        if old != new and self._sync.states.rename(self._session.connection, old, new):
-            self._has_changed = True
+        # A table that was renamed on the source keeps its state.
+        if self._sync is not None and old != new:
+            self._has_changed |= self._sync.states.rename(self._session.connection, old, new)
+        return has_changed
 
-    def _pause(self, event: Mapping[str, Any], plan: Plan, head: TransactionHead) -> None:
-        self._tell(event)
-        table = f"{event['schema']}.{event['table']}"
-        what = ", ".join(
-            f"{one['change']} {one['column']}" if "column" in one else one["change"]
-            for one in event["changes"]
-        )
-        name = self._session.subscription
-        why = "".join(f"; {reason}" for reason in plan.refused)
-        shown = "; ".join(plan.statements[:_STATEMENTS_SHOWN])
-        if shown:
-            hint = (
-                f"On the target: {shown}; then: spillway subscription enable {name}. Where the "
-                "transaction wrote to a column before that is dropped or renamed, the target needs "
-                "it until then: give the target on_schema_change apply, and enable the "
-                "subscription."
-            )
-        else:
-            hint = (
-                "Make the target's table like the source's. Then: "
-                f"spillway subscription enable {name}."
-            )
-        raise TargetSchemaChange(
-            f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)}, changes table "
-            f"{table} ({what or event['kind']}){why}; everything before it is applied",
-            hint=f"{hint} Or, to leave the target's table as it is: give the target "
-            "on_schema_change ignore, and enable the subscription.",
-            relation=table,
-            lsn=str(Lsn(head.commit_lsn)),
-            xid=head.xid,
-            statements=plan.statements,
-        )
+    def _follow(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
+        try:
+            return self._following.follow(event, head.commit_lsn, head.xid)
+        except TargetSchemaChange:
+            self._tell(event)
+            raise
+
+
+class OwnSchemaChanges:
+    """What becomes of events in a session that writes what certain tables lack since their copy.
+
+    Args:
+        following: does what events say in that session.
+        names: the tables, by what they are called on the source at the place where the session is;
+            a table that is renamed there is moved in it.
+    """
+
+    def __init__(self, following: Following, names: dict[tuple[str, str], tuple[str, str]]) -> None:
+        self._following = following
+        self._names = names
+
+    def meet(self, head: TransactionHead, content: bytes) -> bool:
+        """Take an event, as :meth:`SchemaChanges.meet`; those of other tables are passed over.
+
+        Raises:
+            TargetSchemaChange: it is not done. The transaction is to be rolled back.
+            SourceError, TargetError, psycopg.Error: as there.
+        """
+        event: dict[str, Any] = json.loads(content)
+        if event["kind"] != "alter_table":
+            return False
+        before, after = event["before"], event["after"]
+        key = before["schema"], before["table"]
+        if key not in self._names:
+            return False
+        has_changed = self._following.follow(event, head.commit_lsn, head.xid)
+        self._names[after["schema"], after["table"]] = self._names.pop(key)
+        return has_changed
+
+    def rolled_back(self) -> None:
+        """Nothing is known beyond the transaction."""

@@ -3,7 +3,8 @@
 One transaction of the target has all of it and the tables' new state, so that it is there as a
 whole or not at all, and needs no position of its own. As the stream's, changes are written in
 groups; a group that does not fit is taken back to a savepoint and written change by change, where a
-conflict is seen, resolved and told.
+conflict is seen, resolved and told. DDL of the tables is done at its place between the rows; DDL
+that is not done keeps all from being written, and the error says from where.
 
 Prepared transactions come whole with their COMMIT PREPARED: the peek asks for no two-phase.
 """
@@ -17,6 +18,7 @@ import psycopg
 from spillway._kernels.apply.change_group import ChangeGroup
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
+from spillway.apply.schema.changes import OwnSchemaChanges
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.sync.origins import mark
 from spillway.apply.tables.matching import same_name
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from spillway.apply.changes import SourceRelation
     from spillway.apply.conflicts.log import ConflictLog
+    from spillway.apply.schema.following import Following
     from spillway.apply.sync.states import TableName
     from spillway.apply.tables.matching import Rename
     from spillway.apply.target.session import TargetPlan
@@ -54,6 +57,7 @@ class SlotCatchUp:
         stopping: ends it; nothing is written then.
         options: what becomes of conflicts.
         always_exact: nothing is written in groups.
+        following: makes what does DDL in a session; without it DDL is passed over.
         rename: the name on the target of a (schema, table) of the source.
         token: the service's.
         tls: what it is verified with.
@@ -71,6 +75,7 @@ class SlotCatchUp:
         rename: Rename = same_name,
         *,
         always_exact: bool = False,
+        following: Callable[[psycopg.Connection[Any]], Following] | None = None,
         token: str | None = None,
         tls: ClientTls | None = None,
     ) -> None:
@@ -83,6 +88,7 @@ class SlotCatchUp:
         self._options = options or ExactOptions()
         self._rename = rename
         self._always_exact = always_exact
+        self._following = following
         self._token = token
         self._tls = tls
 
@@ -91,19 +97,31 @@ class SlotCatchUp:
         tables: frozenset[TableName],
         start_lsn: int,
         upto_lsn: int,
-        before_commit: Callable[[psycopg.Connection[tuple[Any, ...]]], None],
+        before_commit: Callable[
+            [psycopg.Connection[tuple[Any, ...]], Mapping[TableName, TableName]], None
+        ],
     ) -> None:
         """Write what the slot has for *tables* in [*start_lsn*, *upto_lsn*)."""
+        #: what they were called, by what they are called at the place where this is
+        names = {key: key for key in tables}
 
         def should_apply(relation: SourceRelation, commit_lsn: int) -> bool:
             del commit_lsn
-            return (relation.schema, relation.name) in tables
+            return (relation.schema, relation.name) in names
 
         with TargetSession(self._plan, is_beside=True) as session:
             matched = TargetTables(self._rename, self._options.rules.merging)
             if session.facts.may_use_origins:
                 session.uses_origin = mark(session.connection, self._plan.origin)
-            exact = ExactWriter(session, matched, self._options, self._log, should_apply)
+            following = None if self._following is None else self._following(session.connection)
+            exact = ExactWriter(
+                session,
+                matched,
+                self._options,
+                self._log,
+                should_apply,
+                None if following is None else OwnSchemaChanges(following, names),
+            )
             grouped = None
             if not self._always_exact:
                 grouped = GroupedWriter(session, matched, should_apply)
@@ -111,11 +129,14 @@ class SlotCatchUp:
                 session.begin()
                 if start_lsn < upto_lsn:
                     self._write(exact, grouped, matched, start_lsn, upto_lsn)
-                before_commit(session.connection)
+                before_commit(session.connection, {was: now for now, was in names.items()})
                 session.connection.execute("COMMIT")
             except psycopg.Error as error:
-                names = ", ".join(sorted(".".join(name) for name in tables))
-                raise from_postgres(error, f"{names} can't catch up", self._plan.dsn) from error
+                told = ", ".join(sorted(".".join(name) for name in tables))
+                raise from_postgres(error, f"{told} can't catch up", self._plan.dsn) from error
+            finally:
+                if following is not None:
+                    following.close()
 
     def _write(
         self,
@@ -129,7 +150,7 @@ class SlotCatchUp:
 
         def write() -> None:
             matched.learn(touched.relation for touched in group.touched())
-            if grouped is None or not grouped.write_into(group):
+            if grouped is None or group.has_schema_change or not grouped.write_into(group):
                 for unit, head in enumerate(group.heads()):
                     exact.write_into(head, group.changes(unit))
             group.clear()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
+    from spillway.apply.schema.following import Following
     from spillway.apply.sync.held_snapshot import HeldSnapshot
     from spillway.apply.sync.plan import CopyPlan
     from spillway.apply.sync.retries import Retries
@@ -60,6 +61,7 @@ class FirstCopy:
         why_missing: says why a table was not made on the target; '' if that is not known.
         tell: is told what a person may want to know.
         stopping: ends it; durable ranges stay.
+        following: makes what does DDL in a session; without it DDL is passed over.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class FirstCopy:
         why_missing: Callable[[TableName], str],
         tell: Callable[[str], None],
         stopping: threading.Event,
+        following: Callable[[Connection], Following] | None = None,
     ) -> None:
         self._settings = settings
         self._sides = sides
@@ -81,6 +84,7 @@ class FirstCopy:
         self._why_missing = why_missing
         self._tell = tell
         self._stopping = stopping
+        self._following = following
         self._copies: Sequence[TableCopy] = ()
 
     def due(self) -> list[TableState]:
@@ -116,6 +120,9 @@ class FirstCopy:
             with self._sides.target_session() as target:
                 for table in begun:
                     self._undo(target, table, "")
+                self._follow_deferred(target)
+            # Some have another name by now, or can't be copied.
+            due = self.due()
             snapshot = self._snapshot.take(position)
             tables = {table.key for table in due}
         else:
@@ -297,6 +304,41 @@ class FirstCopy:
             )
             self._states.store(target, table)
         self._states.changed(table)
+
+    def _follow_deferred(self, target: Connection) -> None:
+        """Do the DDL that was left to who reads behind a copy which there is no more: the next
+        copy is as of later.
+        """
+        for table in self.due():
+            old = table.key
+            try:
+                with target.transaction():
+                    self._states.deferred.lock(target, old)
+                    new = self._follow_deferred_of(target, old)
+                    if new != old:
+                        self._states.move(target, old, new)
+                    self._states.deferred.forget(target, new)
+            except SpillwayError as error:
+                self._failed(target, old, error)
+                continue
+            if new != old:
+                schema, name = new
+                self._states.changed(replace(table, schema=schema, table=name), gone=[old])
+
+    def _follow_deferred_of(self, target: Connection, table: TableName) -> TableName:
+        """Do what waits for a table; return what it is called then."""
+        waiting = self._states.deferred.waiting(target, table)
+        if not waiting or self._following is None:
+            return table
+        following = self._following(target)
+        try:
+            for one in waiting:
+                following.follow(one.event, one.commit_lsn, one.xid)
+                after = one.event["after"]
+                table = after["schema"], after["table"]
+        finally:
+            following.close()
+        return table
 
     def _empty(self, target: Connection, table: TableState) -> None:
         renamed = self._settings.rename

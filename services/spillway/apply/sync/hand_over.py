@@ -19,15 +19,16 @@ import psycopg
 
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.failures import from_postgres
-from spillway.errors import SpillwayError
+from spillway.errors import SpillwayError, TargetSchemaChange
 from spillway.failpoints import failpoint
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from spillway.apply.sync.retries import Retries
     from spillway.apply.sync.sides import Sides
-    from spillway.apply.sync.states import TableName, TableStates
+    from spillway.apply.sync.states import TableName, TableState, TableStates
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -43,13 +44,15 @@ class CatchUp(Protocol):
         tables: frozenset[TableName],
         start_lsn: int,
         upto_lsn: int,
-        before_commit: Callable[[Connection], None],
+        before_commit: Callable[[Connection, Mapping[TableName, TableName]], None],
     ) -> None:
         """Write the changes of *tables* that the slot has in transactions whose commit record
         starts in [*start_lsn*, *upto_lsn*), and what *before_commit* writes, in one transaction of
-        the target. The slot is read by a peek.
+        the target. The slot is read by a peek. *before_commit* is given what the tables are called
+        by now, by what they were called.
 
         Raises:
+            TargetSchemaChange: DDL of one of them is not done on the target. Nothing was written.
             SpillwayError: nothing of it was written.
         """
 
@@ -156,33 +159,62 @@ class HandOver:
 
     def _catch_up_to(
         self, tables: set[TableName], lsn: int, position: int, state: SyncState
-    ) -> None:
-        """Apply what tables lack; what goes wrong with it is theirs, and tried again later."""
+    ) -> set[TableName]:
+        """Apply what tables lack; what goes wrong with it is theirs, and tried again later. Return
+        what those are called by now that have it.
+        """
         known = self._states.all()
-        caught = [
-            replace(known[key], state=state, lsn=position, error="") for key in sorted(tables)
-        ]
+        caught: list[TableState] = []
 
-        def before_commit(connection: Connection) -> None:
-            for table in caught:
+        def before_commit(connection: Connection, names: Mapping[TableName, TableName]) -> None:
+            for key in sorted(tables):
+                now = names[key]
+                if now != key:
+                    self._states.move(connection, key, now)
+                table = replace(
+                    known[key], schema=now[0], table=now[1], state=state, lsn=position, error=""
+                )
                 self._states.store(connection, table)
+                self._states.deferred.done(connection, now, position)
+                caught.append(table)
             failpoint("table_sync.before_handover")
 
         try:
             self._catch_up(frozenset(tables), lsn, position, before_commit)
+        except TargetSchemaChange as error:
+            if len(tables) > 1:
+                # Each by itself: the others have no part in it.
+                alone = [self._catch_up_to({key}, lsn, position, state) for key in sorted(tables)]
+                return set().union(*alone)
+            self._stop_before(error, tables, lsn)
+            return set()
         except SpillwayError as error:
-            if self._stopping.is_set():
-                return
-            text = self._retries.later(error, *tables)
-            failed = [replace(known[key], error=text) for key in sorted(tables)]
-            with self._sides.target_session() as target, target.transaction():
-                for table in failed:
-                    self._states.store(target, table)
-            self._states.changed(*failed)
-            return
+            if not self._stopping.is_set():
+                self._failed(error, tables)
+            return set()
         for key in tables:
             self._retries.went_well(key)
-        self._states.changed(*caught)
+        self._states.changed(*caught, gone=tables)
+        return {table.key for table in caught}
+
+    def _stop_before(self, error: TargetSchemaChange, table: set[TableName], lsn: int) -> None:
+        """Write what is before DDL that a person has to do: behind it, rows from before it may not
+        fit into the table.
+        """
+        before = int(Lsn.parse(str(error.details["lsn"])))
+        if lsn < before:
+            table = self._catch_up_to(table, lsn, before, SyncState.FINISHED_COPY)
+        if table and not self._stopping.is_set():
+            self._failed(error, table)
+
+    def _failed(self, error: SpillwayError, tables: set[TableName]) -> None:
+        text = self._retries.later(error, *tables)
+        known = self._states.all()
+        failed = [replace(known[key], error=text) for key in sorted(tables)]
+        with self._sides.target_session() as target, target.transaction():
+            for table in failed:
+                self._states.store(target, table)
+        self._states.changed(*failed)
 
     def _boundary_session(self) -> Connection:
         if self._boundary is None or self._boundary.closed:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway.apply.sync.deferred_ddl import DEFERRED_SQL, DeferredDdl
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ TABLES_SQL: Final = (
     started_at timestamptz,
     ended_at timestamptz,
     PRIMARY KEY (subscription, schema_name, table_name))""",
+    DEFERRED_SQL,
 )
 _LOAD: Final = """
 SELECT schema_name, table_name, state::text, lsn::text, snapshot, ranges, ranges_done, is_ours,
@@ -168,6 +170,8 @@ class TableStates:
 
     def __init__(self, connection: Connection, subscription: str) -> None:
         self._subscription = subscription
+        #: DDL of tables that the stream does not write yet
+        self.deferred = DeferredDdl(subscription)
         self._lock = threading.Lock()
         self._tables: Mapping[TableName, TableState] = {}
         self._from: Mapping[TableName, int] = {}
@@ -249,12 +253,20 @@ class TableStates:
         other = self._tables.get(new)
         if known is None or (other is not None and other.state != SyncState.INIT):
             return False
-        connection.execute(_DELETE, [self._subscription, *new])
-        connection.execute(_RENAME, [*new, self._subscription, *old])
+        self.move(connection, old, new)
         self.load(connection)
         return True
 
     # --- for those that copy ------------------------------------------------------------------
+
+    def move(self, connection: Connection, old: TableName, new: TableName) -> None:
+        """Write a table's row, and what waits for it, under its new name on the source, instead of
+        one that has that name. For :meth:`changed`, after the commit.
+        """
+        connection.execute(_DELETE, [self._subscription, *new])
+        self.deferred.forget(connection, new)
+        connection.execute(_RENAME, [*new, self._subscription, *old])
+        self.deferred.move(connection, old, new)
 
     def hold(self, lsn: int | None) -> None:
         """Say that a snapshot is asked for, which will not be before *lsn*; None: it is no more."""
@@ -280,6 +292,7 @@ class TableStates:
         """
         for key in tables:
             connection.execute(_DELETE, [self._subscription, *key])
+            self.deferred.forget(connection, key)
 
     def forgotten(self, tables: Iterable[TableName]) -> None:
         """Make known that tables were removed."""
@@ -321,10 +334,12 @@ class TableStates:
             [place, rows, size, self._subscription, *table],
         )
 
-    def changed(self, *tables: TableState) -> None:
-        """Make what was committed known to the others."""
+    def changed(self, *tables: TableState, gone: Iterable[TableName] = ()) -> None:
+        """Make what was committed known to the others: tables, and names that they had before."""
+        old = set(gone)
         with self._lock:
-            self._replace_locked({**self._tables, **{table.key: table for table in tables}})
+            kept = {key: table for key, table in self._tables.items() if key not in old}
+            self._replace_locked({**kept, **{table.key: table for table in tables}})
 
     def range_changed(self, table: TableName, place: int, rows: int, size: int) -> TableState:
         """Make a range that was committed known; return the table."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from spillway.apply.schema.following import Following
     from spillway.apply.sync.hand_over import CatchUp
     from spillway.apply.sync.settings import SyncSettings
     from spillway.consumer.slot import ExportedSnapshot
@@ -66,6 +67,7 @@ class TableSync:
             (:func:`spillway.consumer.connect.exports_of`).
         catch_up: reads and writes what tables lack.
         tell: is told what a person may want to know.
+        following: makes what does DDL in a session on the target; without it DDL is passed over.
 
     Raises:
         SpillwayError: the target can't be asked, or has no ``spillway.tables``.
@@ -80,6 +82,7 @@ class TableSync:
         exports: Callable[[], AbstractContextManager[ExportedSnapshot]] | None,
         catch_up: CatchUp,
         tell: Callable[[str], None] = _log.info,
+        following: Callable[[Connection], Following] | None = None,
     ) -> None:
         self._settings = settings
         self._tell = tell
@@ -110,6 +113,7 @@ class TableSync:
             self.missing.why,
             tell,
             self._stopping,
+            following,
         )
         self._hand_over = HandOver(
             self._sides, self.states, self._retries, catch_up, self._stopping
@@ -243,6 +247,12 @@ class TableSync:
             found = list_tables(source, settings.publications, settings.selected)
         known = self.states.all()
         gone, more = known.keys() - found.keys(), found.keys() - known.keys()
+        if gone:
+            with self._sides.target_session() as target:
+                renamed = self.states.deferred.names(target)
+            # Who reads what they lack has not come to their new name yet.
+            gone = {key for key in gone if renamed.get(key) not in found}
+            more -= set(renamed.values())
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
         # Before their states: a table that is ready as it is has to be there.
         self.missing.make(more | (init - gone))
@@ -251,7 +261,7 @@ class TableSync:
                 for key in gone:
                     indexes.make(target, known[key].dropped_indexes)
                 self.states.forget(target, gone)
-                new = self.states.add(target, found)
+                new = self.states.add(target, more)
                 if not settings.copy_data:
                     new = [replace(table, state=SyncState.READY) for table in new]
                     for table in new:

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "spillway"
 #: Tables that are the subscriptions' there; a schema of that name may have others, of somebody.
-OWN_TABLES: Final = ("progress", "committed", "tables", "conflicts", "dead_letter", "prepared")
+OWN_TABLES: Final = (
+    "progress",
+    "committed",
+    "tables",
+    "deferred_ddl",
+    "conflicts",
+    "dead_letter",
+    "prepared",
+)
 #: One row a subscription: whose it is, and, where no replication origin is used, its position. The
 #: row is updated with every commit; room on its page keeps that from growing the table.
 PROGRESS_SQL: Final = """CREATE TABLE IF NOT EXISTS spillway.progress (

@@ -1,0 +1,171 @@
+"""One event of DDL, done in a session on the target, at its place in the open transaction: passed
+over, brought to the target's table, or refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import sql
+
+from spillway.apply.schema.definitions import SourceCatalog, has_schema, target_table
+from spillway.apply.schema.plan import Plan, Planner
+from spillway.apply.target.failures import from_postgres
+from spillway.errors import (
+    TargetNotPermitted,
+    TargetRefused,
+    TargetSchemaChange,
+    TargetSerialization,
+)
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.apply.tables.matching import Rename
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+_log = logging.getLogger(__name__)
+
+_STATEMENTS_SHOWN: Final = 20
+
+
+class Following:
+    """Does what events say, in one session on the target.
+
+    Args:
+        connection: to the target; a transaction is open on it whenever an event comes.
+        dsn: what it is connected to, for errors.
+        rename: the name on the target of a (schema, table) of the source.
+        source_dsn: where what an event can't say is asked for.
+        applies: whether what is safe is done; otherwise each change is refused.
+        how_to_go_on: what a person does once the target's table is like the source's, in words
+            that may stand behind a semicolon.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        dsn: str,
+        rename: Rename,
+        source_dsn: str,
+        *,
+        applies: bool,
+        how_to_go_on: str,
+    ) -> None:
+        self._connection = connection
+        self._dsn = dsn
+        self._rename = rename
+        self.source = SourceCatalog(source_dsn)
+        self._applies = applies
+        self._how_to_go_on = how_to_go_on
+
+    def close(self) -> None:
+        """End the session on the source."""
+        self.source.close()
+
+    def follow(self, event: Mapping[str, Any], commit_lsn: int, xid: int) -> bool:
+        """Do what an alter_table event, or a create_table event of a partition, says; return
+        whether the target's tables were changed.
+
+        Args:
+            event: see docs/reference/ddl-events.md.
+            commit_lsn: of its transaction, for errors.
+            xid: of its transaction, for errors.
+
+        Raises:
+            TargetSchemaChange: it is not done. The transaction is to be rolled back.
+            SourceError: the source had to be asked, and did not answer.
+            TargetError: the target could not do it now, and may later.
+            psycopg.Error: the target did not answer.
+        """
+        plan = self._plan(event)
+        if plan is None or plan.is_done:
+            return False
+        if plan.refused or not self._applies:
+            self._refuse(event, plan, commit_lsn, xid)
+        self._run(event, plan, commit_lsn, xid)
+        return True
+
+    # ---- what is to be done
+
+    def _plan(self, event: Mapping[str, Any]) -> Plan | None:
+        connection = self._connection
+        if event["kind"] == "create_table":
+            return self._new_partition(event)
+        return Planner(
+            event,
+            self._rename,
+            lambda name: target_table(connection, name),
+            self.source,
+            lambda name: has_schema(connection, name),
+        ).plan()
+
+    def _new_partition(self, event: Mapping[str, Any]) -> Plan | None:
+        connection = self._connection
+        parent = event["after"]["parent"]
+        root_name = self._rename(parent["schema"], parent["table"])
+        name = self._rename(event["schema"], event["table"])
+        root = target_table(connection, root_name)
+        if root is None or not root.is_partitioned or target_table(connection, name) is not None:
+            return None
+        bound = self.source.bound(event["oid"])
+        if bound is None:
+            # It was dropped since, or is no partition any more.
+            return None
+        statement = (
+            f"CREATE TABLE {sql.Identifier(*name).as_string()} PARTITION OF "
+            f"{sql.Identifier(*root_name).as_string()} {bound}"
+        )
+        if event["after"]["partitioned"]:
+            statement += f" PARTITION BY {self.source.partition_key(event['oid'])}"
+        return Plan([statement])
+
+    def _run(self, event: Mapping[str, Any], plan: Plan, commit_lsn: int, xid: int) -> None:
+        connection = self._connection
+        connection.execute("SAVEPOINT spillway_schema")
+        try:
+            for statement in plan.statements:
+                _log.info("%s, as on the source at %s", statement, Lsn(commit_lsn))
+                connection.execute(statement.encode())
+        except psycopg.Error as error:
+            failed = from_postgres(error, "it can't be done on the target", self._dsn)
+            if isinstance(failed, TargetSerialization) or not isinstance(
+                failed, TargetRefused | TargetNotPermitted
+            ):
+                raise failed from error
+            connection.execute("ROLLBACK TO SAVEPOINT spillway_schema")
+            plan.refused.append(failed.message)
+            self._refuse(event, plan, commit_lsn, xid)
+        connection.execute("RELEASE SAVEPOINT spillway_schema")
+
+    def _refuse(self, event: Mapping[str, Any], plan: Plan, commit_lsn: int, xid: int) -> None:
+        table = f"{event['schema']}.{event['table']}"
+        what = ", ".join(
+            f"{one['change']} {one['column']}" if "column" in one else one["change"]
+            for one in event["changes"]
+        )
+        why = "".join(f"; {reason}" for reason in plan.refused)
+        shown = "; ".join(plan.statements[:_STATEMENTS_SHOWN])
+        if shown:
+            hint = (
+                f"On the target: {shown}; then: {self._how_to_go_on}. Where the "
+                "transaction wrote to a column before that is dropped or renamed, the target needs "
+                "it until then: give the target on_schema_change apply, and enable the "
+                "subscription."
+            )
+        else:
+            hint = f"Make the target's table like the source's. Then: {self._how_to_go_on}."
+        raise TargetSchemaChange(
+            f"transaction {xid}, which commits at {Lsn(commit_lsn)}, changes table "
+            f"{table} ({what or event['kind']}){why}; everything before it is applied",
+            hint=f"{hint} Or, to leave the target's table as it is: give the target "
+            "on_schema_change ignore, and enable the subscription.",
+            relation=table,
+            lsn=str(Lsn(commit_lsn)),
+            xid=xid,
+            statements=plan.statements,
+        )
