@@ -97,6 +97,8 @@ class _Sink:
 def _run(task: Task) -> Use:
     directory = Path(task.work_directory)
     context = PluginContext("slot", task.database, task.server_version_num)
+    # A plugin's libraries (pyarrow, of 40 MB) are loaded with its first slot, and are no slot's.
+    create_plugin(task.plugin, task.options, context)
     with LogWriter(directory / "log", system_id=1, database_oid=task.database_oid) as log:
         sink = _Sink(log)
         decoder = Decoder.restore(
