@@ -14,6 +14,7 @@ import pytest
 from harness.followed_directories import (
     LOG_START,
     WAL_START,
+    end_at,
     log_lines,
     made,
     open_log,
@@ -81,7 +82,7 @@ def test_wal_that_another_process_writes(tmp_path: Path) -> None:
         with open_wal(directory) as store:
             store.append(store.received_lsn, b"the end")
             end = store.sync()
-            stop.write_text(str(int(end)))
+            end_at(stop, int(end))
             ended(reader, errors)
             stored, position = [], WAL_START
             while data := store.reader.read(position, 1 << 20):
@@ -119,7 +120,7 @@ def test_a_log_that_another_process_writes(tmp_path: Path) -> None:
             number = (log.last_final_lsn - LOG_START) // 0x100 + 1
             log.transaction(made(number, len(kills)))
             log.checkpoint(0x800)
-            stop.write_text(str(log.last_final_lsn))
+            end_at(stop, log.last_final_lsn)
             ended(reader, errors)
             written = log_lines(log.reader, LOG_START)
         assert output.read_text().splitlines() == written

@@ -107,6 +107,15 @@ def follow_wal(directory: Path, output: Path, stop: Path) -> None:
                 followed.wait(position, 0.1)
 
 
+def end_at(stop: Path, lsn: int) -> None:
+    """Have a follower end when it has all before *lsn*, or the transaction there: it finds the file
+    *stop* whole or not at all.
+    """
+    beside = stop.with_suffix(".new")
+    beside.write_text(str(lsn))
+    beside.replace(stop)
+
+
 # -- the log --------------------------------------------------------------------------------------
 
 
