@@ -66,10 +66,6 @@ _WAITING: Final = """
 SELECT lsn::text, xid, event FROM spillway.deferred_ddl
  WHERE subscription = %s AND schema_name = %s AND table_name = %s ORDER BY number
 """
-_RENAMES: Final = """
-SELECT schema_name, table_name, event FROM spillway.deferred_ddl
- WHERE subscription = %s ORDER BY schema_name, table_name, number
-"""
 _DONE: Final = """
 DELETE FROM spillway.deferred_ddl
  WHERE subscription = %s AND schema_name = %s AND table_name = %s AND lsn < %s
@@ -161,19 +157,6 @@ class DeferredDdl:
             psycopg.Error: the target did not answer.
         """
         connection.execute(_LOCK, [self._subscription, *table])
-
-    def names(self, connection: Connection) -> Mapping[TableName, TableName]:
-        """Return what tables are called on the source when all that waits for them is done, by what
-        their states are called; tables that keep their name are not in it.
-
-        Raises:
-            psycopg.Error: the target did not answer.
-        """
-        found: dict[TableName, TableName] = {}
-        for schema, table, event in connection.execute(_RENAMES, [self._subscription]):
-            after = json.loads(bytes(event))["after"]
-            found[schema, table] = (after["schema"], after["table"])
-        return {old: new for old, new in found.items() if old != new}
 
     def done(self, connection: Connection, table: TableName, upto_lsn: int) -> None:
         """Forget what waits for a table in transactions that commit before *upto_lsn*.

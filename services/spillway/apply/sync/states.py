@@ -61,6 +61,13 @@ TABLES_SQL: Final = (
     ended_at timestamptz,
     PRIMARY KEY (subscription, schema_name, table_name))""",
     DEFERRED_SQL,
+    # A table of its own, for a target whose role may not alter what its owner has made.
+    """CREATE TABLE IF NOT EXISTS spillway.relations (
+    subscription text NOT NULL,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    relation_id bigint NOT NULL,
+    PRIMARY KEY (subscription, schema_name, table_name))""",
 )
 _LOAD: Final = """
 SELECT schema_name, table_name, state::text, lsn::text, snapshot, ranges, ranges_done, is_ours,
@@ -72,6 +79,21 @@ DELETE FROM spillway.tables WHERE subscription = %s AND schema_name = %s AND tab
 """
 _RENAME: Final = """
 UPDATE spillway.tables SET schema_name = %s, table_name = %s
+ WHERE subscription = %s AND schema_name = %s AND table_name = %s
+"""
+_RELATIONS: Final = """
+SELECT schema_name, table_name, relation_id FROM spillway.relations WHERE subscription = %s
+"""
+_STORE_RELATION: Final = """
+INSERT INTO spillway.relations VALUES (%s, %s, %s, %s)
+    ON CONFLICT (subscription, schema_name, table_name)
+    DO UPDATE SET relation_id = excluded.relation_id
+"""
+_DELETE_RELATION: Final = """
+DELETE FROM spillway.relations WHERE subscription = %s AND schema_name = %s AND table_name = %s
+"""
+_RENAME_RELATION: Final = """
+UPDATE spillway.relations SET schema_name = %s, table_name = %s
  WHERE subscription = %s AND schema_name = %s AND table_name = %s
 """
 _STORE: Final = """
@@ -263,9 +285,10 @@ class TableStates:
         """Write a table's row, and what waits for it, under its new name on the source, instead of
         one that has that name. For :meth:`changed`, after the commit.
         """
-        connection.execute(_DELETE, [self._subscription, *new])
+        for delete, rename in ((_DELETE, _RENAME), (_DELETE_RELATION, _RENAME_RELATION)):
+            connection.execute(delete, [self._subscription, *new])
+            connection.execute(rename, [*new, self._subscription, *old])
         self.deferred.forget(connection, new)
-        connection.execute(_RENAME, [*new, self._subscription, *old])
         self.deferred.move(connection, old, new)
 
     def hold(self, lsn: int | None) -> None:
@@ -286,12 +309,25 @@ class TableStates:
             )
         return new
 
+    def relation_ids(self, connection: Connection) -> Mapping[TableName, int]:
+        """Return the source's OIDs of tables, as far as they are known."""
+        rows = connection.execute(_RELATIONS, [self._subscription]).fetchall()
+        return {(schema, table): oid for schema, table, oid in rows}
+
+    def identify(self, connection: Connection, tables: Mapping[TableName, int]) -> None:
+        """Write down the source's OIDs of tables."""
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                _STORE_RELATION, [[self._subscription, *key, oid] for key, oid in tables.items()]
+            )
+
     def forget(self, connection: Connection, tables: Iterable[TableName]) -> None:
         """Remove tables that are not the subscription's any more; their rows stay. For
         :meth:`forgotten`, after the commit.
         """
         for key in tables:
             connection.execute(_DELETE, [self._subscription, *key])
+            connection.execute(_DELETE_RELATION, [self._subscription, *key])
             self.deferred.forget(connection, key)
 
     def forgotten(self, tables: Iterable[TableName]) -> None:

@@ -85,6 +85,7 @@ class TableSync:
         following: Callable[[Connection], Following] | None = None,
     ) -> None:
         self._settings = settings
+        self._follows_ddl = following is not None
         self._tell = tell
         self._stopping = threading.Event()
         self._wanted = threading.Event()
@@ -246,22 +247,33 @@ class TableSync:
         with self._sides.source_session() as source:
             found = list_tables(source, settings.publications, settings.selected)
         known = self.states.all()
-        gone, more = known.keys() - found.keys(), found.keys() - known.keys()
-        if gone:
-            with self._sides.target_session() as target:
-                renamed = self.states.deferred.names(target)
-            # Who reads what they lack has not come to their new name yet.
-            gone = {key for key in gone if renamed.get(key) not in found}
-            more -= set(renamed.values())
+        with self._sides.target_session() as target:
+            relation_ids = self.states.relation_ids(target)
+        # The stream, or who reads what a table lacks, has not come to its new name yet.
+        names = {oid: key for key, oid in found.items()} if self._follows_ddl else {}
+        renamed = {
+            key: names[oid]
+            for key, oid in relation_ids.items()
+            if key in known and names.get(oid, key) != key
+        }
+        gone = known.keys() - found.keys() - renamed.keys()
+        more = found.keys() - known.keys() - set(renamed.values())
+        identified = {
+            key: oid
+            for key, oid in found.items()
+            if relation_ids.get(key) != oid
+            and (key in more or (key in known and key not in renamed))
+        }
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
         # Before their states: a table that is ready as it is has to be there.
         self.missing.make(more | (init - gone))
-        if gone or more:
+        if gone or more or identified:
             with self._sides.target_session() as target, target.transaction():
                 for key in gone:
                     indexes.make(target, known[key].dropped_indexes)
                 self.states.forget(target, gone)
                 new = self.states.add(target, more)
+                self.states.identify(target, identified)
                 if not settings.copy_data:
                     new = [replace(table, state=SyncState.READY) for table in new]
                     for table in new:

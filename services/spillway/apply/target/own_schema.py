@@ -27,6 +27,7 @@ OWN_TABLES: Final = (
     "committed",
     "tables",
     "deferred_ddl",
+    "relations",
     "conflicts",
     "dead_letter",
     "prepared",
