@@ -1,8 +1,8 @@
 """A driver that is killed at a failpoint: a Python process of its own, as ``spillway lake run`` and
 ``lake load`` are.
 
-Its end is a real SIGKILL. What a start of such a process costs is Spark's (half a minute of a
-core), so there are two kinds:
+Its end is a real SIGKILL, a failpoint's or the test's (:func:`driven`). What a start of such a
+process costs is Spark's (half a minute of a core), so there are two kinds:
 
 - :func:`run_killed` with jars starts a JVM, which dies with the driver, whatever its threads are in
   the middle of.
@@ -48,20 +48,59 @@ def run_killed(
         spark: a session to borrow, or a folder of jars to start one with.
         failpoint: see :mod:`spillway.failpoints`.
         what: ``job`` or ``load``.
-        settings: of :class:`JobSettings` or :class:`LoadSettings`, as JSON has them.
+        settings: of :class:`JobSettings` or :class:`LoadSettings`, as JSON has them; with
+            ``by_position`` no table is small, so that all are merged by position that may be, and
+            ``small_files_max`` says how many small files are folded.
     """
     environment = os.environ | {"SPILLWAY_FAILPOINTS": failpoint}
     if not isinstance(spark, SparkSession):
         _run(what, settings | {"jars": str(spark)}, environment)
         return
-    with _lent(spark) as gateway:
+    with lent(spark) as gateway:
         _run(what, settings, environment | gateway)
+
+
+def command(what: str, settings: dict[str, Any]) -> list[str]:
+    """Return what runs the job or the load of *what*; its environment says whose JVM, if it is lent
+    one, and which failpoints are armed.
+
+    Args:
+        what: ``job`` or ``load``.
+        settings: as of :func:`run_killed`.
+    """
+    return [sys.executable, "-c", _PROGRAM, what, json.dumps(settings)]
+
+
+@contextmanager
+def driven(
+    spark: SparkSession, what: str, settings: dict[str, Any]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the job or the load of *what* in a process on the session's JVM, for the block to kill.
+
+    Args:
+        spark: the session.
+        what: ``job`` or ``load``.
+        settings: as of :func:`run_killed`.
+    """
+    with lent(spark) as gateway:
+        process = subprocess.Popen(
+            command(what, settings),
+            env=os.environ | gateway,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield process
+            assert process.poll() == -signal.SIGKILL
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _run(what: str, settings: dict[str, Any], environment: dict[str, str]) -> None:
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, what, json.dumps(settings)],
+            command(what, settings),
             env=environment,
             capture_output=True,
             text=True,
@@ -76,8 +115,10 @@ def _run(what: str, settings: dict[str, Any], environment: dict[str, str]) -> No
 
 
 @contextmanager
-def _lent(spark: SparkSession) -> Iterator[dict[str, str]]:
-    """Let another process use the session's JVM; at the end nothing of what it began goes on."""
+def lent(spark: SparkSession) -> Iterator[dict[str, str]]:
+    """Let another process use the session's JVM, by the environment that is yielded; at the end
+    nothing of what it began goes on.
+    """
     context = spark.sparkContext
     jvm: Any = context._jvm
     before = _serving_threads(jvm)
@@ -126,10 +167,15 @@ def drive(what: str, settings: dict[str, Any]) -> None:
 
     from spillway.lake.job.run import JobSettings, run_job
     from spillway.lake.load.run import LoadSettings, run_load
+    from spillway.lake.tables import positions
 
     for name in ("path", "checkpoint", "jars"):
         if name in settings:
             settings[name] = Path(settings[name])
+    if settings.pop("by_position", False):
+        positions.SMALL_TABLE_BYTES = 0  # type: ignore[misc] # for good: it is this process's
+    files_max = settings.pop("small_files_max", positions._SMALL_FILES_MAX)
+    positions._SMALL_FILES_MAX = files_max  # type: ignore[misc] # as above
     spark = None
     if "jars" in settings:
         settings |= {"master": "local[2]", "driver_memory": "1g"}

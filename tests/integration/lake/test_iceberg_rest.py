@@ -1,4 +1,6 @@
-"""Lakes of Iceberg tables in a real REST catalog: what its readers see of a batch."""
+"""Lakes of Iceberg tables in a real REST catalog: what its readers see of a batch, and what becomes
+of one whose job is killed around its commit.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ from requests import ConnectionError as ConnectionLost
 from requests import Session
 
 from harness.arrow_slot import Table, delete, insert, truncate, update
+from harness.catalog_relay import relay_to
 from harness.iceberg_rest import rest_catalog
+from harness.killed_driver import driven, run_killed
 from harness.lake import Lake
+from harness.tiers import deep
 from spillway.errors import LakeTableConflict
 from spillway.lake.read import Lake as Reader
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.tables.iceberg.catalog import CatalogChoice, choose
 from spillway.lake.tables.maintenance import Upkeep, maintain
+from spillway.pg.lsn import Lsn
 from spillway.storage.place import stored_path
 
 if TYPE_CHECKING:
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from harness.catalog_relay import Relay
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 ORDERS = Table("orders", {"id": pa.int64(), "total": pa.int64()})
@@ -290,3 +298,165 @@ def test_a_catalog_that_places_tables(
     with pytest.raises(LakeTableConflict, match=f"for {own.path}, and this lake is at"):
         other.batch()
     assert ids(address, "own_current_public.items") == [1, 2]
+
+
+#: When the job is killed, and how many commits of all tables the next one asks for: its first batch
+#: is the killed one's, where that isn't there, and one with what came since is the second.
+WHEN = {
+    "lake.before_together": 2,  # files are durable, and tables are made; no request
+    "the answer is on its way": 1,  # the catalog has done it
+    "the request arrives late": 2,  # after the next job's
+    "the request arrives between": 2,  # just before the next job's, which is refused
+    "lake.after_together": 1,  # it is known, and nothing says so yet
+    "lake.before_position": 1,  # the lake's position is the old one
+    "lake.before_advance": 1,  # the slot's is
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("when", "merge"),
+    [
+        (["the answer is on its way"], "position"),
+        deep([*WHEN], "position"),
+        deep([*reversed(WHEN)], "copy"),
+    ],
+    ids=["one", "all", "copy"],
+)
+def test_killed_around_the_commit(
+    lake: Lake, address: str, monkeypatch: pytest.MonkeyPatch, when: list[str], merge: str
+) -> None:
+    """Afterwards each table is what the slot says, no snapshot has anything twice, and nothing that
+    the killed one left is in the next batch's way.
+    """
+    monkeypatch.setattr("spillway.lake.tables.positions.SMALL_TABLE_BYTES", 0)
+    posts = Posts(monkeypatch)
+    history: list[tuple[str, int]] = []
+    items: dict[int, str] = {}
+    orders: dict[int, int] = {}
+    ends: list[int] = []
+    table = ITEMS
+    with relay_to(address) as relay:
+        # Of processes that are started; this one has read its own already.
+        monkeypatch.setenv("PYICEBERG_CATALOG__SHARED__URI", relay.address)
+        for number, each in enumerate(when):
+            base = 10 * number
+            if number == 2:
+                table = ITEMS.with_columns(price=pa.int64())
+            filled = {"price": 5} if number >= 2 else {}
+            changes = [insert(table, id=base + i, name="n", **filled) for i in (1, 2, 3)]
+            changes.append(insert(ORDERS, id=base + 1, total=1))
+            if number:
+                # Rows of the batches before, one of which a killed job has written.
+                changes += [
+                    update(table, {"id": base - 9, "name": "renamed", **filled}),
+                    delete(table, id=base - 8),
+                    update(table, {"id": base - 5, "name": "moved", **filled}, {"id": base - 7}),
+                    update(ORDERS, {"id": base - 9, "total": 2}),
+                ]
+            ends.append(lake.slot.commit(*changes))
+            history += [("I", base + i) for i in (1, 2, 3)]
+            items |= dict.fromkeys((base + 1, base + 2, base + 3), "n")
+            orders[base + 1] = 1
+            if number:
+                history += [("U", base - 9), ("D", base - 8), ("U", base - 5)]
+                items |= {base - 9: "renamed", base - 5: "moved"}
+                del items[base - 8], items[base - 7]
+                orders[base - 9] = 2
+            confirmed = lake.slot.state["confirmed_flush_lsn"]
+            late = _killed(lake, relay, each, merge)
+            assert lake.slot.state["confirmed_flush_lsn"] == confirmed, each
+
+            ends.append(
+                lake.slot.commit(
+                    update(table, {"id": base + 1, "name": "after", **filled}),
+                    insert(ORDERS, id=base + 4, total=3),
+                )
+            )
+            history.append(("U", base + 1))
+            items[base + 1] = "after"
+            orders[base + 4] = 3
+            if each.endswith("between"):
+                posts.then = _after(late)
+            posts.urls.clear()
+            lake.run(merge=merge)
+            posts.then = lambda send: send()
+            assert posts.commits() == ["all"] * WHEN[each], each
+            if each.endswith("late"):
+                late()
+
+            found = _rows(address, "history_public.items")
+            told = [(row["_op"], row["id"] or row["_old_key"]["id"]) for row in found]
+            assert told == history, each
+            found = _rows(address, "current_public.items")
+            assert sorted((row["id"], row["name"]) for row in found) == sorted(items.items()), each
+            found = _rows(address, "current_public.orders")
+            assert sorted((row["id"], row["total"]) for row in found) == sorted(orders.items())
+            assert len(_rows(address, "history_public.orders")) == len(orders) + number
+            assert [_ends(address, name) for name in NAMES] == [ends] * 4, each
+    later = datetime.now(UTC) + timedelta(days=30)
+    tables = lake_tables("iceberg", lake.spark, lake.path, lake.slot.slot_name)
+    done = maintain(lake.spark, lake.path, "iceberg", tables, Upkeep(), now=later)
+    assert done.failures == {}
+    for name in NAMES:
+        table_now = reader(address).load_table(name)
+        named = set(table_now.inspect.all_files().column("file_path").to_pylist())
+        there = {str(path) for path in (stored_path(table_now.location()) / "data").iterdir()}
+        assert there == named, f"{name} has files of killed jobs still"
+
+
+def _after(late: Callable[[], None]) -> Callable[[Callable[[], Any]], Any]:
+    """Return what sends a commit once *late* is through, which is once."""
+    left = [late]
+
+    def sent(send: Callable[[], Any]) -> Any:
+        while left:
+            left.pop()()
+        return send()
+
+    return sent
+
+
+def _killed(lake: Lake, relay: Relay, when: str, merge: str) -> Callable[[], None]:
+    """Have a job killed; return what lets its request go on that is still on its way."""
+    settings = {
+        "slot": lake.slot.slot_name,
+        "path": str(lake.path),
+        "checkpoint": str(lake.checkpoint),
+        "table_format": "iceberg",
+        "source_options": lake.slot.options,
+        "merge": merge,
+        "by_position": merge == "position",
+    }
+    if when.startswith("lake."):
+        run_killed(lake.spark, f"{when}=kill", "job", settings)
+        return lambda: None
+    held = relay.hold("answer" if "answer" in when else "request")
+    with driven(lake.spark, "job", settings) as process:
+        held.wait()
+        process.kill()
+        process.wait()
+    if held.before == "answer":
+        assert held.status == 204
+        held.let_go()
+    wanted = 204 if when.endswith("between") else 409
+
+    def late() -> None:
+        assert held.let_go() == wanted, "of two requests the catalog takes one"
+
+    return late
+
+
+def _rows(address: str, name: str) -> list[dict[str, Any]]:
+    rows = reader(address).load_table(name).scan().to_arrow().to_pylist()
+    return sorted(rows, key=lambda row: (row.get("_commit_lsn", 0), row.get("_seq", 0)))
+
+
+def _ends(address: str, name: str) -> list[int]:
+    """Return up to where each snapshot says that it goes; one that folds files says it again."""
+    said = [
+        int(Lsn.parse(each.summary["spillway.end-lsn"] or ""))
+        for each in reader(address).load_table(name).snapshots()
+        if each.summary is not None
+    ]
+    return list(dict.fromkeys(said))
