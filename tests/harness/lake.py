@@ -96,14 +96,24 @@ class Lake:
 
     def iceberg(self, kind: str, table: str) -> Table:
         """Return a table as a catalog of PyIceberg's own has it."""
-        schema, name = table.split(".")
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.path}/catalog.db")
-        return catalog.load_table((f"{kind}_{schema}", name))
+        return iceberg_table(self.path, kind, table)
 
     def _iceberg_frame(self, kind: str, table: str) -> DataFrame:
         """Read a table as PyIceberg does, which shares nothing with how the job reads it."""
-        rows = self.iceberg(kind, table).scan().to_arrow()
-        return self.spark.createDataFrame(rows.cast(small_types(rows.schema)))
+        return iceberg_frame(self.spark, self.path, kind, table)
+
+
+def iceberg_table(lake: Path, kind: str, table: str) -> Table:
+    """Return a table of a lake with a catalog of its own, as one of PyIceberg's has it."""
+    schema, name = table.split(".")
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{lake}/catalog.db")
+    return catalog.load_table((f"{kind}_{schema}", name))
+
+
+def iceberg_frame(spark: SparkSession, lake: Path, kind: str, table: str) -> DataFrame:
+    """Return such a table's rows, as PyIceberg reads them."""
+    rows = iceberg_table(lake, kind, table).scan().to_arrow()
+    return spark.createDataFrame(rows.cast(small_types(rows.schema)))
 
 
 def small_types(schema: pa.Schema) -> pa.Schema:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from harness.killed_driver import run_killed
+from harness.lake import iceberg_frame
 from harness.service import Service, service_in_process
 from harness.tiers import deep
 from spillway.errors import (
@@ -54,7 +55,8 @@ class Setup:
     pg: Database
     service: Service
     path: Path
-    table_format: str = "delta"
+    table_format: Literal["delta", "iceberg", "parquet"] = "delta"
+    merge: Literal["copy", "position"] = "copy"
     said: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
 
@@ -74,6 +76,7 @@ class Setup:
             "path": self.path / "lake",
             "checkpoint": self.path / "checkpoint",
             "table_format": self.table_format,
+            "merge": self.merge,
             "grpc": self.service.grpc_address,
             "source_dsn": self.pg.dsn,
         }
@@ -89,7 +92,8 @@ class Setup:
             tables=tables,
             path=self.path / "lake",
             checkpoint=self.path / "checkpoint",
-            table_format="delta" if self.table_format == "delta" else "parquet",
+            table_format=self.table_format,
+            merge=self.merge,
             trigger="continuous",
             interval_s=1.0,
             grpc=self.service.grpc_address,
@@ -116,6 +120,8 @@ class Setup:
         path = self.path / "lake" / kind / table
         if self.table_format == "delta":
             return self.spark.read.format("delta").load(str(path))
+        if self.table_format == "iceberg":
+            return iceberg_frame(self.spark, self.path / "lake", kind, table)
         if kind == "current":
             return self.spark.read.parquet(str(current_path(self.path / "lake", table)))
         return self.spark.read.option("mergeSchema", "true").parquet(str(path))
@@ -163,7 +169,11 @@ class Setup:
 
 @contextmanager
 def set_up(
-    spark: SparkSession, pg: Database, path: Path, table_format: str, sql: str
+    spark: SparkSession,
+    pg: Database,
+    path: Path,
+    table_format: Literal["delta", "iceberg", "parquet"],
+    sql: str,
 ) -> Iterator[Setup]:
     with service_in_process(path / "data") as service:
         pg.execute(sql)
@@ -242,16 +252,19 @@ def write(rng: random.Random) -> str:
     )
 
 
-@pytest.mark.parametrize(("table_format", "server"), [("delta", "pg18"), deep("parquet", "pg15")])
+@pytest.mark.parametrize(
+    ("table_format", "server"),
+    [("delta", "pg18"), deep("iceberg", "pg18"), deep("parquet", "pg15")],
+)
 def test_loaded_while_written_to(
     spark: SparkSession,
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    table_format: str,
+    table_format: Literal["delta", "iceberg", "parquet"],
     server: str,
 ) -> None:
     pg: Database = request.getfixturevalue(server)
-    names = NAMES if table_format == "parquet" else NAMES[:3]
+    names = NAMES[:3] if table_format == "delta" else NAMES
     tables = tuple(f"public.{name}" for name in names)
     with set_up(spark, pg, tmp_path, table_format, TABLES) as setup:
         with written(pg, write):
@@ -347,10 +360,21 @@ def test_files_are_what_spark_would_write(
 
 
 @pytest.mark.long
-def test_added_later_and_loaded_again(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("merge", ["copy", "position"])
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_added_later_and_loaded_again(
+    spark: SparkSession,
+    pg15: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table_format: Literal["delta", "iceberg"],
+    merge: Literal["copy", "position"],
+) -> None:
     """Beside a job that goes on: its batches come between a load's steps."""
+    monkeypatch.setattr("spillway.lake.tables.positions.SMALL_TABLE_BYTES", 0)
     tables = ("public.bag", "public.items")
-    with set_up(spark, pg15, tmp_path, "delta", TABLES) as setup:
+    with set_up(spark, pg15, tmp_path, table_format, TABLES) as setup:
+        setup.merge = merge
         setup.run(tables=tables[:1], initial_load=True)
         with written(pg15, write):
             stop = threading.Event()
@@ -403,11 +427,17 @@ def test_loaded_anew_with_other_partitions(
 
 
 @pytest.mark.long
-def test_columns_change_after_the_load(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
+def test_columns_change_after_the_load(
+    spark: SparkSession,
+    pg15: Database,
+    tmp_path: Path,
+    table_format: Literal["parquet", "iceberg"],
+) -> None:
     """The loaded table has the columns' numbers: ALTER TABLE is followed. Changes before the
     snapshot have older columns.
     """
-    with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
+    with set_up(spark, pg15, tmp_path, table_format, TABLES) as setup:
         for sql in (
             "INSERT INTO items (id, name) VALUES (2000, 'early')",
             "ALTER TABLE items ADD note text DEFAULT 'none', RENAME name TO title",
@@ -508,7 +538,9 @@ def test_one_tables_values_stop_no_other(
     ("failpoint", "table_format"),
     [
         ("lake.load_chunk=kill@2", "delta"),
+        ("lake.load_chunk=kill@2", "iceberg"),
         ("lake.load_published=kill", "delta"),
+        ("lake.load_published=kill", "iceberg"),
         ("lake.load_published=kill", "parquet"),
         ("lake.load_done=kill", "parquet"),
     ],
@@ -518,7 +550,7 @@ def test_killed(
     pg15: Database,
     tmp_path: Path,
     failpoint: str,
-    table_format: str,
+    table_format: Literal["delta", "iceberg", "parquet"],
 ) -> None:
     """The driver is killed; the job goes on; the load is run again, and each row is there once."""
     tables = ("public.items", "public.quiet")
@@ -578,12 +610,18 @@ def after_failure(
 
 
 @pytest.mark.long
-def test_failures(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table_format", ["delta", "iceberg", "parquet"])
+def test_failures(
+    spark: SparkSession,
+    pg15: Database,
+    tmp_path: Path,
+    table_format: Literal["delta", "iceberg", "parquet"],
+) -> None:
     """At each step of a load and of re-syncs, while the process lives: the snapshot goes, what is
     durable stays.
     """
     tables = ("public.items",)
-    with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
+    with set_up(spark, pg15, tmp_path, table_format, TABLES) as setup:
         loaded = set()
         for point in ("begun", "chunk", "copied", "published"):
             with (
@@ -599,11 +637,17 @@ def test_failures(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_ddl_goes_first(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table_format", ["iceberg", "parquet"])
+def test_ddl_goes_first(
+    spark: SparkSession,
+    pg15: Database,
+    tmp_path: Path,
+    table_format: Literal["iceberg", "parquet"],
+) -> None:
     """DDL that waits for the load is let through, and so is the end of the session that keeps the
     snapshot.
     """
-    with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
+    with set_up(spark, pg15, tmp_path, table_format, TABLES) as setup:
         began = threading.Event()
         altered = threading.Thread(
             target=pg15.execute, args=("ALTER TABLE items ADD late int DEFAULT 4",)
