@@ -248,6 +248,51 @@ def test_who_loads_a_lake_waits_for_nobody(service: Service, pg18: Database) -> 
     assert "asking the source" in told[0]
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("loaded", "ddl"),
+    [
+        ("public.t", "ALTER TABLE t ADD late int"),
+        ("public.r", "TRUNCATE r_1"),
+        ("public.r", "ALTER TABLE r ADD late int"),
+    ],
+)
+def test_ddl_between_two_looks_goes_first(
+    pg18: Database, monkeypatch: pytest.MonkeyPatch, loaded: str, ddl: str
+) -> None:
+    """It waited for the session that had the table's lock, and who looked at the table once more,
+    from another session, waited for it: for ever, and for each other.
+    """
+    pg18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE r (id int) PARTITION BY RANGE (id);"
+        "CREATE TABLE r_1 PARTITION OF r FOR VALUES FROM (0) TO (9)"
+    )
+    source = Source(pg18.dsn, {"partition_root": '["public.r"]'})
+    describe = Source._describe_whole
+    altering: list[threading.Thread] = []
+
+    def described(self: Source, connection: Any, wanted: Any) -> Any:
+        found = describe(self, connection, wanted)
+        if not altering:
+            altering.append(threading.Thread(target=pg18.execute, args=(ddl,)))
+            altering[0].start()
+            _until(lambda: pg18.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        return found
+
+    monkeypatch.setattr(Source, "_describe_whole", described)
+    told: list[str] = []
+    snapshot = source.snapshot(source.tables([loaded]), told.append, threading.Event())
+    try:
+        assert told == [
+            f"somebody waits to alter {loaded} while the snapshot was taken: taking another one"
+        ]
+        altering[0].join()
+        names = [column.name for column in snapshot.tables[loaded].plan.descriptor.columns]
+        assert ("late" in names) == ("late" in ddl)
+    finally:
+        snapshot.close()
+
+
 def test_a_standby(fresh_cluster: ClusterFactory) -> None:
     """What its snapshots see is not said in top-level xids."""
     cluster = fresh_cluster(15)

@@ -76,6 +76,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 _ATTEMPTS: Final = 5
 _LOCK_TIMEOUT: Final = "10s"
+#: Who looks at a table that the holder has locked waits only behind DDL that waits for the holder:
+#: nobody would see that deadlock.
+_LOOK_TIMEOUT: Final = "100ms"
 _POLL_S: Final = 0.2
 #: Snapshots of the service that are not late enough, until the server is asked: a commit may be
 #: about to be visible.
@@ -509,6 +512,7 @@ class Source:
             sql.SQL("SELECT pg_catalog.set_config('lock_timeout', {}, true)").format(_LOCK_TIMEOUT)
         )
         with self._session() as now:
+            now.execute("SELECT pg_catalog.set_config('lock_timeout', %s, false)", [_LOOK_TIMEOUT])
             for wanted in tables:
                 schema, table, name = wanted.schema, wanted.table, wanted.name
                 try:
@@ -531,8 +535,12 @@ class Source:
                     raise _Changed(f"{name} was dropped") from None
                 except psycopg.Error as error:
                     raise self._failed(error) from error
-                described = self._describe_whole(holder, wanted)
-                present = self._describe_whole(now, wanted)
+                try:
+                    described = self._describe_whole(holder, wanted)
+                    present = self._describe_whole(now, wanted)
+                except psycopg.errors.LockNotAvailable:
+                    # It goes first; else it would have to wait for the whole copy.
+                    raise _Changed(f"somebody waits to alter {name}") from None
                 if described is None or present is None or not described.same_shape(present):
                     raise _Changed(f"{name} was altered")
                 taken.tables[name] = described
