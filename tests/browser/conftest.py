@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 IMAGES = "docs/images"
+_ON_PURPOSE = ("Failed to load resource", "htmx:timeout", "htmx:afterRequest", "htmx:sendError")
 
 
 @pytest.fixture(scope="package")
@@ -163,8 +164,8 @@ class Visit:
 
     def _console(self, message: Any) -> None:
         # What a test asks for on purpose (a refused form, a service that is away) the browser notes
-        # as well.
-        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+        # as well, and htmx does.
+        if message.type == "error" and not message.text.startswith(_ON_PURPOSE):
             self.wrong.append(f"console: {message.text}")
 
     def check(self) -> None:

@@ -81,5 +81,5 @@ def test_figures_of_a_service_that_is_gone(visit: Callable[..., Visit], tmp_path
         page.goto("/")
         expect(page.locator("#live")).to_have_attribute("data-state", "live")
         expect(page.locator("body")).not_to_have_class("stale")
-    expect(page.locator("#live")).to_contain_text("does not answer; as of")
+    expect(page.locator("#live")).to_contain_text("no answer; as of")
     expect(page.locator("body")).to_have_class("stale")

@@ -95,7 +95,7 @@ class AlertPages(PageGroup):
         return self._pages.page(
             request,
             "alerts.html",
-            live="/ui/live/alerts",
+            **self._live_at("/ui/live/alerts"),
             note=request.query_params.get("note", ""),
             state=state,
             states=STATES,
@@ -117,7 +117,7 @@ class AlertPages(PageGroup):
                 for name in ("firing", "channels", "rules", "messages")
             }
 
-        return self._streams.respond(changed_regions(render, self._sampler.next_look))
+        return self._streams.respond(changed_regions(render, self._sampler))
 
     async def _values(self) -> dict[str, Any]:
         rules = await self._alerts.rules()

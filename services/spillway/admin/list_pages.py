@@ -333,7 +333,7 @@ class ListPages(PageGroup):
         return self._pages.page(
             request,
             "list.html",
-            live=f"/ui/live/list/{kind.name}",
+            **self._live_at(f"/ui/live/list/{kind.name}"),
             bulk=_BULK[kind.name],
             **values,
         )
@@ -349,7 +349,7 @@ class ListPages(PageGroup):
             values = self._values(kind, self._sampler.view, asked)
             return {"list": self._pages.text("lists/list.html", **values)}
 
-        return self._streams.respond(changed_regions(render, self._sampler.next_look))
+        return self._streams.respond(changed_regions(render, self._sampler))
 
     def _values(self, kind: Kind, view: View, asked: Asked) -> dict[str, Any]:
         rows = rows_of(kind, view)

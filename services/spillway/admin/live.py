@@ -4,21 +4,39 @@ A page names its regions; each look of the sampler renders them, and what reads 
 sent. The number of streams is bounded (a page beyond it still works, by reload, and tries again), a
 stream ends when its browser goes away, when what it shows is dropped, and at once when the service
 stops. A browser closes it while its tab is hidden.
+
+A connection that is open says nothing of who is at its other end: a service that stands still, or a
+proxy whose service is gone, keeps it open for ever. So something comes of every stream at least
+every :data:`BEAT_S`: ``look``, with the moment as of which the page is, or ``beat``, when there is
+nothing to tell. A page to which nothing came for :data:`SILENCE_S`, or nothing new, says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from starlette.responses import Response, StreamingResponse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    from spillway.watch.sampler import View
+
 STREAMS_MAX: Final = 64
-_KEEPALIVE_S: Final = 15.0
+BEAT_S: Final = 3.0
+#: what a page waits for the next sign of life: three beats, and what a busy machine takes
+SILENCE_S: Final = 3 * BEAT_S + 1.0
+
+
+class Looks(Protocol):
+    """What was seen last, and the next time that something is."""
+
+    view: View
+
+    async def next_look(self) -> View:
+        """Wait for it."""
 
 
 class Streams:
@@ -54,20 +72,20 @@ class Streams:
                     following = asyncio.ensure_future(anext(events))
                 await asyncio.wait(
                     (closing, following),
-                    timeout=_KEEPALIVE_S,
+                    timeout=BEAT_S,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if closing.done():
                     return
                 if not following.done():
-                    yield ": still here\n\n"
+                    yield event("beat", "")
                     continue
                 try:
-                    event = following.result()
+                    text = following.result()
                 except StopAsyncIteration:
                     return
                 following = None
-                yield event
+                yield text
         finally:
             self._open -= 1
             for task in (closing, following):
@@ -85,13 +103,14 @@ def event(name: str, data: str) -> str:
 
 async def changed_regions(
     render: Callable[[], Awaitable[Mapping[str, str] | None]],
-    wait: Callable[[], Awaitable[object]],
+    looks: Looks,
 ) -> AsyncIterator[str]:
-    """Give each region when it reads otherwise than before; end with ``gone`` when *render* gives
-    None.
+    """Give each region when it reads otherwise than before, and after each of the *looks* when that
+    was (RFC 3339; empty while nothing was seen); end with ``gone`` when *render* gives None.
     """
     shown: dict[str, str] = {}
     while True:
+        seen_at = looks.view.seen_at
         regions = await render()
         if regions is None:
             yield event("gone", "")
@@ -101,5 +120,6 @@ async def changed_regions(
                 shown[name] = text
                 yield event(name, text)
         # Also what did not change is news: the page says that it is live, and charts go on.
-        yield event("look", "")
-        await wait()
+        # A look that failed leaves the moment as it was.
+        yield event("look", "" if seen_at is None else seen_at.isoformat())
+        await looks.next_look()

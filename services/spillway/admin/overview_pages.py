@@ -32,7 +32,7 @@ class OverviewPages(PageGroup):
         self._sampler.watch()
         view = await self._sampler.look()
         return self._pages.page(
-            request, "overview.html", live="/ui/live/overview", **self._values(view)
+            request, "overview.html", **self._live_at("/ui/live/overview"), **self._values(view)
         )
 
     async def _live(self, request: Request) -> Response:  # noqa: ARG002 - a route's form
@@ -44,7 +44,7 @@ class OverviewPages(PageGroup):
                 for name in ("findings", "flow", "totals")
             }
 
-        return self._streams.respond(changed_regions(render, self._sampler.next_look))
+        return self._streams.respond(changed_regions(render, self._sampler))
 
     def _values(self, view: View) -> dict[str, Any]:
         lags = [slot.lag_seconds for slot in view.slots if slot.lag_seconds is not None]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.routing import Route
 
     from spillway.admin.live import Streams
@@ -31,6 +33,13 @@ class PageGroup(ABC):
         self._subscriptions = subscriptions
         self._sampler = sampler
         self._streams = streams
+
+    def _live_at(self, address: str) -> Mapping[str, Any]:
+        """Give what a page is told whose parts follow by the stream at *address*: that, and as of
+        when the page is as it is rendered now.
+        """
+        seen_at = self._sampler.view.seen_at
+        return {"live": address, "seen_at": "" if seen_at is None else seen_at.isoformat()}
 
     @abstractmethod
     def routes(self) -> list[Route]:

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse
 from spillway import amounts
 from spillway.admin import explanations, formats
 from spillway.admin.forms import typed_time
+from spillway.admin.live import SILENCE_S
 from spillway.declarations.slot_columns import page_columns
 from spillway.subscriber.stats import CONFLICT_KINDS
 from spillway.wording import for_pages
@@ -44,6 +45,7 @@ class Pages:
         self._environment.tests["code"] = formats.is_code
         self._environment.globals.update(
             version=version,
+            silence_s=SILENCE_S,
             static=_static_url,
             sparkline=formats.sparkline,
             explain=explanations.SLOT,

@@ -85,7 +85,7 @@ class SlotPages(PageGroup):
         return self._pages.page(
             request,
             "slot.html",
-            live=f"/ui/live/slots/{name}",
+            **self._live_at(f"/ui/live/slots/{name}"),
             note=request.query_params.get("note", ""),
             operations=tuple(OPERATIONS.values()),
             **self._values(slot, await self._engine.slot_stats(name)),
@@ -115,7 +115,7 @@ class SlotPages(PageGroup):
                 )
             }
 
-        return self._streams.respond(changed_regions(render, self._sampler.next_look))
+        return self._streams.respond(changed_regions(render, self._sampler))
 
     def _find(self, name: str) -> SlotView:
         slot = self._sampler.view.slot(name)

@@ -54,7 +54,7 @@ class SourcePages(PageGroup):
         return self._pages.page(
             request,
             "source.html",
-            live=f"/ui/live/sources/{name}",
+            **self._live_at(f"/ui/live/sources/{name}"),
             note=request.query_params.get("note", ""),
             **self._values(self._find(name)),
         )
@@ -73,7 +73,7 @@ class SourcePages(PageGroup):
                 for region in ("state", "facts", "sessions", "slots")
             }
 
-        return self._streams.respond(changed_regions(render, self._sampler.next_look))
+        return self._streams.respond(changed_regions(render, self._sampler))
 
     async def _tables(self, request: Request) -> Response:
         """Give a database's tables, as the mirrored catalog has them: those with something in their

@@ -95,7 +95,7 @@ class SubscriptionPages(PageGroup):
         return self._pages.page(
             request,
             "subscription.html",
-            live=f"/ui/live/subscriptions/{name}",
+            **self._live_at(f"/ui/live/subscriptions/{name}"),
             note=request.query_params.get("note", ""),
             job=_job_of(one.target),
             lake_options=_options_with_lines(str(one.target.get("format", ""))),
@@ -158,7 +158,7 @@ class SubscriptionPages(PageGroup):
                 for region in ("state", "figures", "facts", "tables", "counts", "log")
             }
 
-        return self._streams.respond(changed_regions(render, self._sampler.next_look))
+        return self._streams.respond(changed_regions(render, self._sampler))
 
     async def _values(self, one: SubscriptionInfo) -> dict[str, Any]:
         link = f"/ui/subscriptions/{one.name}"

@@ -19,14 +19,41 @@
   document.body.addEventListener("htmx:configRequest", (event) => {
     if (event.detail.verb !== "get") event.detail.headers["X-CSRF-Token"] = document.body.dataset.csrf;
   });
-  document.body.addEventListener("htmx:sendError", (event) => {
-    const target = event.detail.target;
+  // What only reads is not waited for without end; what changes something is: whoever gives up on it does not know what was done.
+  const READING_MS = 30000;
+  document.body.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.verb === "get") event.detail.timeout = READING_MS;
+  });
+  // What was asked for did not come. What is there stays, marked as what it is: of before.
+  const failed = (event) => {
+    const { target, requestConfig } = event.detail;
     if (!target) return;
     const box = document.createElement("div");
     box.className = "error-box";
     box.setAttribute("role", "alert");
+    if (requestConfig.verb === "get") {
+      const left = target.textContent.trim() !== "" && !target.matches(".htmx-indicator");
+      box.textContent = `The service does not answer.${left ? " What is shown is of before." : ""} Is it running? Try again.`;
+      for (const said of target.querySelectorAll(":scope > .error-box.unanswered")) said.remove();
+      box.classList.add("unanswered");
+      target.prepend(box);
+      target.classList.add("of-before");
+      return;
+    }
     box.textContent = "The service does not answer. Is it running? Nothing was sent twice; try again.";
     target.replaceChildren(box);
+  };
+  document.body.addEventListener("htmx:sendError", failed);
+  document.body.addEventListener("htmx:timeout", failed);
+  document.body.addEventListener("htmx:beforeSwap", (event) => {
+    const { xhr, target, requestConfig } = event.detail;
+    // A gateway that speaks for a service that is away: its page is not put into ours.
+    if (xhr.status >= 502 && requestConfig.verb === "get" && !xhr.responseText.includes("error-box")) {
+      event.detail.shouldSwap = false;
+      failed(event);
+      return;
+    }
+    target.classList.remove("of-before");
   });
 
   // What was asked for a part of the page that is gone meanwhile is nobody's: what it would put
@@ -46,6 +73,13 @@
   const two = (number) => String(number).padStart(2, "0");
   const local = (at) =>
     `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  // A moment as it is said: with its day, unless that is today.
+  const moment = (at) => {
+    const time = at.toLocaleTimeString();
+    const today = at.toDateString() === new Date().toDateString();
+    return today ? time : `${at.toLocaleDateString(undefined, { month: "short", day: "numeric" })}, ${time}`;
+  };
+  window.Spillway = { moment };
   const localise = (root) => {
     for (const time of root.querySelectorAll("time.when, time.ago")) {
       const at = new Date(time.dateTime);
@@ -64,17 +98,47 @@
   if (zone) zone.textContent = `Times are those of ${Intl.DateTimeFormat().resolvedOptions().timeZone}; UTC on hover`;
 
   // -- live parts --------------------------------------------------------------------------
+  // An open connection says nothing of who is at its end: something must come of it, and something new. A machine that sleeps
+  // stops one clock, and one that is set moves the other.
   const url = document.body.dataset.liveUrl;
   const follows = "liveFollows" in document.body.dataset;
   const status = document.getElementById("live");
-  let lookedAt = new Date();
-  const say = (state, text) => {
-    if (state === "live") lookedAt = new Date();
-    if (!status || status.dataset.state === state) return;
-    status.dataset.state = state;
+  const SILENCE_MS = Number(document.body.dataset.silenceS) * 1000;
+  const REOPEN_MS = 5000;
+  const now = () => [Date.now(), performance.now()];
+  const passed = (since) => Math.max(...now().map((clock, of) => clock - since[of]));
+  const isLong = (since) => passed(since) > SILENCE_MS;
+  // When something came, when something new came, and when it was asked for.
+  let heardAt = now();
+  let newsAt = now();
+  let askedAt = now();
+  let answered = false;
+  let broken = false;
+  // As of when the page is, by the service's clock.
+  let seenAt = document.body.dataset.seenAt;
+  const say = (state, text, why = "") => {
+    const isPast = state !== "live" && (state !== "waiting" || isLong(newsAt));
+    const at = new Date(seenAt);
+    const said = isPast && state !== "gone" && !Number.isNaN(at.getTime()) ? `${text}; as of ${moment(at)}` : text;
     // What is not live any more does not look as if it were, and says of when it is.
-    document.body.classList.toggle("stale", state === "lost" || state === "gone");
-    status.querySelector(".live-text").textContent = state === "lost" ? `${text}; as of ${lookedAt.toLocaleTimeString()}` : text;
+    document.body.classList.toggle("stale", isPast);
+    status.dataset.state = state;
+    status.title = why;
+    const shown = status.querySelector(".live-text");
+    if (shown.textContent !== said) shown.textContent = said;
+  };
+  const judge = () => {
+    if (!status || document.hidden || status.dataset.state === "gone") return;
+    if (broken || isLong(heardAt)) say("lost", "no answer", "The service does not answer.");
+    else if (!answered) say("waiting", "connecting");
+    else if (isLong(newsAt)) say("lost", "nothing new", "The service answers, and has seen nothing new for a while.");
+    else say("live", "live");
+  };
+  const heard = () => {
+    heardAt = now();
+    answered = true;
+    broken = false;
+    judge();
   };
   const put = (name, html) => {
     const part = document.querySelector(`[data-live="${name}"]`);
@@ -93,11 +157,12 @@
   };
   let source = null;
   const open = () => {
+    askedAt = now();
     // What a list shows stands in the address; its stream follows that.
     source = new EventSource(follows ? url + location.search : url);
-    source.onopen = () => say("live", "live");
     source.onerror = () => {
-      say("lost", "the service does not answer");
+      broken = true;
+      judge();
       // Refused rather than broken off: the browser would not come again by itself.
       if (source && source.readyState === EventSource.CLOSED) {
         source = null;
@@ -108,8 +173,13 @@
       const name = part.dataset.live;
       source.addEventListener(name, (event) => put(name, event.data));
     }
-    source.addEventListener("look", () => {
-      say("live", "live");
+    source.addEventListener("beat", heard);
+    source.addEventListener("look", (event) => {
+      if (event.data && event.data !== seenAt) {
+        seenAt = event.data;
+        newsAt = now();
+      }
+      heard();
       document.dispatchEvent(new Event("spillway:look"));
     });
     source.addEventListener("gone", () => {
@@ -121,14 +191,27 @@
     if (source) source.close();
     source = null;
   };
+  // Nobody listened for a while: that nothing was heard says nothing.
+  const comeBack = () => {
+    if (source || document.hidden || status.dataset.state === "gone") return;
+    heardAt = now();
+    answered = false;
+    open();
+    judge();
+  };
   if (url) {
     open();
+    setInterval(() => {
+      judge();
+      if (!source || !isLong(heardAt) || passed(askedAt) < REOPEN_MS) return;
+      // A connection whose other end is gone for good breaks at no time by itself; the browser may have more of that kind.
+      close();
+      open();
+    }, 1000);
     // A hidden tab holds no connection: browsers allow few to one host.
-    document.addEventListener("visibilitychange", () => {
-      if (document.hidden) close();
-      else if (!source && status.dataset.state !== "gone") open();
-    });
+    document.addEventListener("visibilitychange", () => (document.hidden ? close() : comeBack()));
     addEventListener("pagehide", close);
+    addEventListener("pageshow", (event) => event.persisted && comeBack());
     document.body.addEventListener("htmx:replacedInHistory", () => {
       if (!follows) return;
       close();
@@ -219,12 +302,25 @@
     const form = document.getElementById("filter");
     const box = document.getElementById("changes");
     let stream = null;
+    let tailHeardAt = now();
     const stop = () => {
       if (stream) stream.close();
       stream = null;
       tail.setAttribute("aria-pressed", "false");
       tail.textContent = "Live tail";
     };
+    // A tail that went on after that would hide what it has missed.
+    const breakOff = () => {
+      const ended = new Date(tailHeardAt[0]);
+      stop();
+      for (const waiting of box.querySelectorAll(".waiting")) waiting.remove();
+      const said = document.createElement("div");
+      said.className = "error-box";
+      said.setAttribute("role", "alert");
+      said.textContent = `The live tail broke off at ${moment(ended)}: the service does not answer. What committed since then is not here; Peek shows it.`;
+      box.prepend(said);
+    };
+    setInterval(() => stream && isLong(tailHeardAt) && breakOff(), 1000);
     const start = () => {
       stop();
       const query = new URLSearchParams(new FormData(form));
@@ -235,7 +331,10 @@
         '<p class="empty-line waiting">Waiting for the next transaction.</p>';
       box.replaceChildren(head.content);
       const body = box.querySelector("tbody");
+      tailHeardAt = now();
       stream = new EventSource(`${tail.dataset.url}?${query}`);
+      for (const name of ["open", "beat", "rows"]) stream.addEventListener(name, () => (tailHeardAt = now()));
+      stream.addEventListener("error", breakOff);
       stream.addEventListener("rows", (event) => {
         const template = document.createElement("template");
         template.innerHTML = event.data;

@@ -54,11 +54,7 @@
     probe.style.color = `var(${name})`;
     return getComputedStyle(probe).color;
   };
-  const when = (at) => {
-    const moment = new Date(at * 1000);
-    const time = moment.toLocaleTimeString();
-    return Date.now() / 1000 - at < DAY / 2 ? time : `${moment.toLocaleDateString(undefined, { month: "short", day: "numeric" })}, ${time}`;
-  };
+  const when = (at) => Spillway.moment(new Date(at * 1000));
   // What stands at a tick: the time, and the day where one begins.
   const DAY_OF = { day: "numeric", month: "short" };
   const clock = (at, before, step) => {
@@ -165,6 +161,10 @@
     }
   };
   // -- the choice of a range, and the marks as a list -------------------------------------------
+  const unanswered = document.createElement("p");
+  unanswered.className = "charts-unanswered warn-text";
+  unanswered.setAttribute("role", "status");
+  unanswered.hidden = true;
   const list = document.createElement("details");
   list.className = "marks";
   list.hidden = true;
@@ -198,7 +198,19 @@
     });
     box.prepend(choice);
     box.append(list);
+    choice.after(unanswered);
   }
+  const markPast = (isPast) => {
+    unanswered.hidden = !isPast;
+    for (const { place, plot } of charts) {
+      place.classList.toggle("of-before", isPast);
+      const empty = place.querySelector(".plot-empty");
+      if (isPast && empty && !plot) empty.textContent = "Not known.";
+    }
+    if (!isPast) unanswered.textContent = "";
+    else if (charts.some(({ plot }) => plot)) unanswered.textContent = `The charts are as of ${when(answeredAt / 1000)}: the service gives nothing newer.`;
+    else unanswered.textContent = "What the charts would show is not known: the service does not give it.";
+  };
   const showMarks = () => {
     list.hidden = !marks.length;
     const summary = document.createElement("summary");
@@ -219,12 +231,14 @@
     }
     list.replaceChildren(summary, items);
   };
+  // An answer that hangs must not keep the next question from being asked.
+  const ANSWER_MS = Number(document.body.dataset.silenceS) * 1000;
   const ask = async (address) => {
     try {
-      const response = await fetch(address);
+      const response = await fetch(address, { signal: AbortSignal.timeout(ANSWER_MS) });
       if (response.ok) return await response.json();
     } catch {
-      // The service is away: the page's sign says so, the next look tries again.
+      // Away, or too slow: the charts say of when they are, the next look tries again.
     }
     return null;
   };
@@ -245,7 +259,7 @@
   let again = false;
   const refresh = async (insist) => {
     if (document.hidden || !charts.length) return;
-    if (!insist && Date.now() - answeredAt < RANGES[range].every * 1000) return;
+    if (!insist && unanswered.hidden && Date.now() - answeredAt < RANGES[range].every * 1000) return;
     if (busy) {
       again ||= insist === true;
       return;
@@ -258,12 +272,15 @@
         const address = `${chart.place.dataset.chart}?range=${asked}`;
         if (!answers.has(address)) {
           const answer = await ask(address);
-          if (answer === null) return;
+          // Another range was chosen meanwhile: of that one nothing is known yet.
+          if (asked !== range) return;
+          if (answer === null) {
+            markPast(true);
+            return;
+          }
           answers.set(address, answer);
         }
         const answer = answers.get(address);
-        // Another range was chosen meanwhile.
-        if (asked !== range) return;
         end = Date.now() / 1000;
         const values = answer[chart.place.dataset.column] || [];
         if (asked === "15m") end = Math.max(end, answer.time.at(-1) || 0);
@@ -284,6 +301,7 @@
         else chart.plot = make(chart.place, data);
       }
       answeredAt = Date.now();
+      markPast(false);
       await refreshMarks(asked);
     } finally {
       busy = false;

@@ -55,7 +55,7 @@
     const number = (asked += 1);
     const text = field.value;
     try {
-      const response = await fetch(`/ui/palette?${new URLSearchParams({ q: text })}`);
+      const response = await fetch(`/ui/palette?${new URLSearchParams({ q: text })}`, { signal: AbortSignal.timeout(10000) });
       if (!response.ok) throw new Error(response.statusText);
       const answer = await response.json();
       if (number !== asked) return;
