@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from harness import permissions
 from harness.service import WITHOUT_TLS, Service
 from spillway.demo.private_postgres import free_port
 
@@ -31,6 +32,7 @@ class ServeProcess:
         environment: Mapping[str, str] | None = None,
         files_max: int | None = None,
         tls: ssl.SSLContext | None = None,
+        is_bound_by_permissions: bool = False,
     ) -> None:
         """Start it.
 
@@ -40,11 +42,13 @@ class ServeProcess:
             environment: further settings.
             files_max: how many files it may have open.
             tls: what it is asked with, if it has a certificate.
+            is_bound_by_permissions: whether root may no more than permissions say.
         """
         self._data_dir = data_dir
         self._environment = dict(environment or {})
         self._files_max = files_max
         self._tls = tls
+        self._before = permissions.command() if is_bound_by_permissions else []
         self._log = (data_dir.parent / "serve.log").open("ab")
         self.process: subprocess.Popen[bytes] | None = None
         self.http_port, self.grpc_port = free_port(), free_port()
@@ -57,7 +61,7 @@ class ServeProcess:
         self._log.flush()
         self.process = subprocess.Popen(
             [
-                *self._limit_files(), sys.executable, "-m", "spillway.cli", "serve",
+                *self._before, *self._limit_files(), sys.executable, "-m", "spillway.cli", "serve",
                 "--data-dir", str(self._data_dir),
                 "--http-port", str(self.http_port),
                 "--grpc-port", str(self.grpc_port),

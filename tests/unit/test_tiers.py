@@ -19,6 +19,11 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "S3's jars, a quarter of a gigabyte; the first tier has directories in the same file, and "
+    "buckets in unit/lake/test_storage": {
+        "browser/test_check_the_lake.py::test_a_bucket_that_can_not_be_reached",
+        "browser/test_check_the_lake.py::test_a_bucket_that_hangs",
+    },
     "a minute of waiting until what is wrong is said; the first tier has each sign on stages, and "
     "alerts beside a real service in test_alerts": {
         "integration/apply/test_signs_agree.py::test_all_places_say_the_same_of_each_state",

@@ -73,6 +73,14 @@ _PARTS_AT_ONCE: Final = 2
 _STORE_SAYS: Final = re.compile(
     r"<Code>(?P<code>[^<]*)</Code>(?:.*?<Message>(?P<message>[^<]*)<)?", re.DOTALL
 )
+#: What obstore says of a request that no answer came to: where it went, how often, and why not.
+_NO_ANSWER: Final = re.compile(
+    r"Error performing \w+ (?P<address>\w+://[^/\s]+)\S* in .*? - (?P<why>.*)"
+)
+STORE_HINT: Final = (
+    "Is AWS_ENDPOINT_URL_S3 its address, does the bucket exist, and may the keys "
+    "(AWS_ACCESS_KEY_ID, …) read and write it?"
+)
 
 
 class StorageChanged(Exception):
@@ -491,14 +499,14 @@ def _typed(path: ObjectPath) -> Iterator[None]:
         text = str(error)
         if isinstance(error, NotFoundError | FileNotFoundError) and "NoSuchBucket" not in text:
             raise FileNotFoundError(str(path)) from error
-        said = _STORE_SAYS.search(text)
-        told = (
-            ": ".join(filter(None, said.group("code", "message")))
-            if said
-            else text.partition("\n")[0]
-        )
+        first = text.partition("\n")[0]
+        if said := _STORE_SAYS.search(text):
+            told = ": ".join(filter(None, said.group("code", "message")))
+        elif said := _NO_ANSWER.search(first):
+            told = f"{said['why']} to {said['address']}"
+        else:
+            told = first
         raise LakeError(
             f"the object store failed at {path}: {told}",
-            hint="Is AWS_ENDPOINT_URL_S3 its address, does the bucket exist, and may the keys "
-            "(AWS_ACCESS_KEY_ID, …) read and write it?",
+            hint=STORE_HINT,
         ) from error

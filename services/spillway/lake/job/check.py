@@ -11,6 +11,7 @@ import re
 import secrets
 import socket
 import subprocess
+import threading
 from contextlib import closing
 from importlib import util
 from typing import TYPE_CHECKING, Final
@@ -33,7 +34,7 @@ from spillway.lake.job.run import check_options
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.state import position
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
-from spillway.storage.place import ObjectPath, replace_text
+from spillway.storage.place import STORE_HINT, ObjectPath, endpoint, replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _JAVA_LEAST: Final = 17
 _JAVA_TIMEOUT_S: Final = 15
 _CATALOG_TIMEOUT_S: Final = 5
+#: below what the service waits for this program
+_STORE_TIMEOUT_S: Final = 20
 #: Files that are said to lie beside a lake.
 _NAMED_MAX: Final = 3
 
@@ -101,9 +104,7 @@ def _place(settings: JobSettings) -> Iterator[str]:
     """Look whether it can be written, and whose it is."""
     path = settings.path
     if isinstance(path, ObjectPath):
-        probe = path / "_spillway" / f"check-{secrets.token_hex(8)}"
-        replace_text(probe, "")
-        probe.unlink(missing_ok=True)
+        _check_bucket(path)
     else:
         _check_directory(path)
         if not path.is_dir():
@@ -121,6 +122,35 @@ def _place(settings: JobSettings) -> Iterator[str]:
     if others := [name for name in names if name != "_spillway"]:
         more = f" and {len(others) - _NAMED_MAX} more" if len(others) > _NAMED_MAX else ""
         yield f"{path} has other files, which stay: {', '.join(others[:_NAMED_MAX])}{more}"
+
+
+def _check_bucket(path: ObjectPath) -> None:
+    """Write an object and remove it. A job waits for a store that is away; who asks whether there
+    is one does not.
+    """
+    probe = path / "_spillway" / f"check-{secrets.token_hex(8)}"
+    told: list[SpillwayError | None] = []
+
+    def ask() -> None:
+        try:
+            replace_text(probe, "")
+            probe.unlink(missing_ok=True)
+        except SpillwayError as error:
+            told.append(error)
+        else:
+            told.append(None)
+
+    # What hangs there ends with this program.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_STORE_TIMEOUT_S)
+    if not told:
+        raise LakeError(
+            f"the object store at {endpoint() or 'AWS'} has not answered for {_STORE_TIMEOUT_S} s",
+            hint=STORE_HINT,
+        )
+    if told[0] is not None:
+        raise told[0]
 
 
 def _check_directory(path: Path) -> None:
