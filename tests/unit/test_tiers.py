@@ -163,6 +163,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_iceberg.py::test_columns_by_id",
         "integration/lake/test_iceberg.py::test_maintenance",
         "integration/lake/test_iceberg.py::test_only_touched_files_are_written_anew",
+        "integration/lake/test_iceberg_rest.py::test_loaded_beside_commits_of_all",
         "integration/lake/test_initial_load.py::test_added_later_and_loaded_again",
         "integration/lake/test_initial_load.py::test_columns_change_after_the_load",
         "integration/lake/test_initial_load.py::test_ddl_goes_first",

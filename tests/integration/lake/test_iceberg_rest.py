@@ -4,8 +4,13 @@ of one whose job is killed around its commit.
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -20,12 +25,16 @@ from harness.catalog_relay import relay_to
 from harness.iceberg_rest import rest_catalog
 from harness.killed_driver import driven, run_killed
 from harness.lake import Lake
+from harness.service import service_in_process
 from harness.tiers import deep
 from spillway.errors import LakeTableConflict
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.read import Lake as Reader
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.tables.iceberg.catalog import CatalogChoice, choose
 from spillway.lake.tables.maintenance import Upkeep, maintain
+from spillway.lake.verify.run import VerifySettings, verify
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import stored_path
 
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from harness.catalog_relay import Relay
+    from harness.cluster import Database
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 ORDERS = Table("orders", {"id": pa.int64(), "total": pa.int64()})
@@ -298,6 +308,82 @@ def test_a_catalog_that_places_tables(
     with pytest.raises(LakeTableConflict, match=f"for {own.path}, and this lake is at"):
         other.batch()
     assert ids(address, "own_current_public.items") == [1, 2]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("merge", ["copy", "position"])
+def test_loaded_beside_commits_of_all(
+    spark: SparkSession,
+    pg15: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    catalog: None,
+    address: str,
+    merge: Literal["copy", "position"],
+) -> None:
+    """A load makes commits of its own, to a table of which the job's batches are commits of all."""
+    monkeypatch.setattr("spillway.lake.tables.positions.SMALL_TABLE_BYTES", 0)
+    pg15.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, name text);"
+        "INSERT INTO items SELECT g, repeat(g::text, 40) FROM generate_series(1, 3000) g;"
+        "CREATE TABLE orders (id serial PRIMARY KEY, item int, total int)"
+    )
+    lake = tmp_path / "lake"
+    stop = threading.Event()
+
+    def write() -> None:
+        with pg15.connect() as connection:
+            for number in itertools.count(1):
+                connection.execute(f"INSERT INTO orders (item, total) VALUES ({number % 9}, 1)")
+                connection.execute(
+                    f"UPDATE orders SET total = total + 1 WHERE item = {number % 7};"
+                    f"UPDATE items SET name = 'new {number}' WHERE id % 500 = {number % 500};"
+                    f"DELETE FROM items WHERE id = {7 * number};"
+                    f"INSERT INTO items VALUES ({number + 5000}, 'more')"
+                )
+                if stop.wait(0.05):
+                    return
+
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name, "arrow")
+        settings = JobSettings(
+            slot="s", path=lake, checkpoint=tmp_path / "checkpoint", table_format="iceberg",
+            iceberg_catalog="shared", merge=merge, grpc=service.grpc_address, source_dsn=pg15.dsn,
+            tables=("public.items", "public.orders"),
+        )  # fmt: skip
+        loading = LoadSettings(
+            slot="s", path=lake, source_dsn=pg15.dsn, tables=("public.items",),
+            table_format="iceberg", grpc=service.grpc_address, range_bytes=8192,
+        )  # fmt: skip
+        always = replace(settings, trigger="continuous", interval_s=0.1)
+        with ThreadPoolExecutor(2) as threads:
+            writer = threads.submit(write)
+            job = threads.submit(run_job, always, spark=spark, stop=stop)
+            try:
+                while not (lake / "history" / "public.orders").exists():
+                    assert not job.done(), job.exception()
+                    time.sleep(0.1)
+                assert run_load(loading, lambda _: None, spark=spark) == 1
+                assert run_load(replace(loading, resync=True), lambda _: None, spark=spark) == 1
+            finally:
+                stop.set()
+            writer.result()
+            job.result()
+        service.wait_decoded("s", pg15)
+        run_job(settings, spark=spark)
+        checking = VerifySettings(path=lake, source_dsn=pg15.dsn, grpc=service.grpc_address)
+        outcome = verify(checking, spark=spark)
+        assert [str(table) for table in outcome.tables if not table.equal] == []
+        assert len(outcome.tables) == 2
+        changes = [
+            (row["_commit_lsn"], row["_seq"])
+            for row in _rows(address, "history_public.items")
+            if row["_op"] != "R"
+        ]
+        assert len(set(changes)) == len(changes) > 0
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
 
 
 #: When the job is killed, and how many commits of all tables the next one asks for: its first batch
