@@ -7,7 +7,7 @@ of it by the table's next change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class Table:
     key: str
     #: their types by name
     columns: dict[str, str]
+    #: of one that is partitioned by id: which ids, as SQL, by name
+    partitions: dict[str, str] = field(default_factory=dict)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -89,18 +91,28 @@ class Table:
 
 
 class LakeWorkload:
-    """Lists of statements, each to be run one by one."""
+    """Lists of statements, each to be run one by one.
 
-    def __init__(self, rng: random.Random, tables: int = 3) -> None:
+    Args:
+        rng: what decides.
+        tables: how many there are, ``t0`` and so on.
+        roots: how many are partitioned, ``r0`` and so on; partitions of theirs are truncated,
+            dropped and made, and rows move between them.
+    """
+
+    def __init__(self, rng: random.Random, tables: int = 3, roots: int = 0) -> None:
         self.rng = rng
         self.count = 0
         self.tables: list[Table] = []
         self.created = [s for n in range(tables) for s in self._create(f"t{n}")]
+        self.created += [s for n in range(roots) for s in self._create_root(f"r{n}")]
 
     def transaction(self) -> list[str]:
         """Return the statements of one transaction."""
         rng = self.rng
-        saved = [Table(t.name, t.key, dict(t.columns)) for t in self.tables]
+        saved = [
+            replace(t, columns=dict(t.columns), partitions=dict(t.partitions)) for t in self.tables
+        ]
         statements = ["BEGIN"]
         for _ in range(rng.randint(1, 5)):
             table = rng.choice(self.tables)
@@ -120,6 +132,13 @@ class LakeWorkload:
     def settle(self) -> list[str]:
         """A change of every table: from then on the lake knows its shape."""
         return [self._insert(table) for table in self.tables]
+
+    def late(self) -> tuple[str, list[str]]:
+        """Return a table that comes late, and what makes it, with rows in it."""
+        name = self._name("late")
+        made = self._create(name)
+        table = self.tables[-1]
+        return name, made + [self._insert(table) for _ in range(2 * _KEYS)]
 
     def _name(self, stem: str) -> str:
         self.count += 1
@@ -150,8 +169,44 @@ class LakeWorkload:
             statements.append(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
         return statements
 
+    def _create_root(self, name: str) -> list[str]:
+        rng = self.rng
+        columns = {"id": "int4"}
+        for _ in range(rng.randint(2, 5)):
+            columns[self._name("c")] = rng.choice(list(_TYPES))
+        half = _KEYS // 2
+        partitions = {
+            self._name(f"{name}_p"): ids
+            for ids in (
+                f"FOR VALUES FROM (MINVALUE) TO ({half})",
+                f"FOR VALUES FROM ({half}) TO ({_KEYS})",
+                "DEFAULT",
+            )
+        }
+        table = Table(name, "id", columns, partitions)
+        self.tables = [t for t in self.tables if t.name != name] + [table]
+        listed = ", ".join(f"{column} {type_}" for column, type_ in columns.items())
+        return [
+            f"CREATE TABLE {name} ({listed}, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+            *(_partition(name, *each) for each in partitions.items()),
+        ]
+
+    def _partition_goes(self, table: Table) -> list[str]:
+        """Have a partition lose its rows: it stays, or another one comes in its place."""
+        name, ids = self.rng.choice(list(table.partitions.items()))
+        kind = self.rng.choice(("truncate", "drop", "detach"))
+        if kind == "truncate":
+            return [f"TRUNCATE {name}"]
+        del table.partitions[name]
+        new = self._name(f"{table.name}_p")
+        table.partitions[new] = ids
+        apart = [f"ALTER TABLE {table.name} DETACH PARTITION {name}"] if kind == "detach" else []
+        return [*apart, f"DROP TABLE {name}", _partition(table.name, new, ids)]
+
     def _ddl(self, table: Table) -> list[str]:
         rng = self.rng
+        if table.partitions and rng.random() < 0.4:
+            return [*self._partition_goes(table), self._insert(table)]
         others = [c for c in table.columns if c not in (*table.key_columns, "id")]
         kind = rng.choice(_DDL)
         if kind == "add":
@@ -167,9 +222,11 @@ class LakeWorkload:
         if kind == "truncate":
             return [f"TRUNCATE {table.name}"]
         if kind == "again":
-            return [f"DROP TABLE {table.name}", *self._create(table.name), *self.settle()]
+            create = self._create_root if table.partitions else self._create
+            return [f"DROP TABLE {table.name}", *create(table.name), *self.settle()]
         if kind == "rewrite":
-            return [f"CLUSTER {table.name} USING {table.name}_pkey"] if table.key == "id" else []
+            whole = table.key == "id" and not table.partitions
+            return [f"CLUSTER {table.name} USING {table.name}_pkey"] if whole else []
         if len(others) < 2:
             return []
         column = rng.choice(others)
@@ -253,3 +310,7 @@ class LakeWorkload:
         if value == "'TOASTEDJSON'":
             return f"to_jsonb({long})"
         return f"{long}::bytea" if "TOASTED" in value else value
+
+
+def _partition(root: str, name: str, ids: str) -> str:
+    return f"CREATE TABLE {name} PARTITION OF {root} {ids}"

@@ -134,6 +134,7 @@ LONG_ALONE: Final = {
         "integration/apply/test_random_workload.py::test_both_sides_write_and_agree",
         "integration/apply/test_random_workload.py::test_conflicts_and_kills",
         "integration/apply/test_random_workload.py::test_equal_at_the_end_of_many",
+        "integration/lake/test_random_changes.py::test_loads_in_between",
         "integration/lake/test_random_changes.py::test_random_changes",
         "integration/test_certify_wire.py::test_more_seeds_are_equal",
         "oracle/test_random_seeds.py::test_seeds_equal_the_server",
