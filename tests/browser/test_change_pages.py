@@ -94,3 +94,40 @@ def test_from_where_one_is(
     expect(page.get_by_label("Table")).to_have_value("public.customers")
     expect(page.locator("article.change").first).to_contain_text("Wien")
     picture(page, "changes")
+
+
+def test_logical_messages(slot: str, shop: Database, service: Service, page: Page) -> None:
+    shop.execute(
+        "BEGIN; INSERT INTO visits VALUES (now(), '/with a message');"
+        f"SELECT pg_logical_emit_message(true, 'audit', '{HOSTILE}'); COMMIT"
+    )
+    shop.execute(r"SELECT pg_logical_emit_message(false, 'bytes', '\xff00fe'::bytea)")
+    shop.execute("INSERT INTO visits VALUES (now(), '/behind')")
+    service.wait_decoded(slot, shop)
+    page.goto("/ui/changes?database=shop")
+    page.get_by_label("Operation").select_option("message")
+    page.get_by_role("button", name="Find").click()
+    changes = page.locator("article.change")
+    expect(changes).to_have_count(2)
+    outside, audit = changes.nth(0), changes.nth(1)
+    expect(outside).to_contain_text("\\xff00fe")
+    expect(outside).to_contain_text("3 bytes, which are not UTF-8; not transactional: told at once")
+    expect(outside).to_contain_text("outside of transactions")
+    expect(outside.get_by_role("link", name="Its transaction")).to_have_count(0)
+    expect(audit).to_contain_text(HOSTILE)
+    expect(audit).to_contain_text("transactional: told when its transaction committed")
+    assert page.title() == "Changes · Spillway"
+    page.set_viewport_size({"width": 390, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    check_axe(page, "messages")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    outside.get_by_role("link", name="As test_decoding prints it").click()
+    expect(outside.locator("pre.printed")).to_contain_text("prefix: bytes, sz: 3 content:")
+    audit.get_by_role("link", name="Its transaction").click()
+    expect(changes).to_have_count(2)
+    expect(changes.nth(0)).to_contain_text("/with a message")
+    expect(changes.nth(1)).to_contain_text("audit")
+    page.goto("/ui/changes?database=shop")
+    page.get_by_label("Prefix of messages").fill("audit")
+    page.get_by_role("button", name="Find").click()
+    expect(changes).to_have_count(1)

@@ -7,12 +7,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from spillway._kernels.pg.crc32c import crc32c
 from spillway._kernels.reorder.change_search import OPERATION_BITS
 from spillway._kernels.reorder.transaction_run import find_run
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
-from spillway.decoding.transaction import TransactionHeader
+from spillway.decoding.transaction import TransactionHeader, TransactionKind
 from spillway.txlog import LogWriter, frames
-from spillway.txlog.contents import BLOCK_BYTES, contents_of, load
+from spillway.txlog.contents import BLOCK_BYTES, NO_TABLE, contents_of, load
+from unit.test_transaction_log import FakeTransaction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +97,10 @@ def test_a_file_that_is_not_right_is_not_believed(tmp_path: Path) -> None:
         for size in (0, 3, 10, len(whole) - 1):
             one.write_bytes(whole[:size])
             assert load(first) is None
+        # Of format 1, which knew nothing of messages.
+        body = struct.pack("<I", 1) + whole[8:]
+        one.write_bytes(crc32c(body).to_bytes(4, "little") + body)
+        assert load(first) is None
         # Another segment's.
         one.write_bytes(other.read_bytes())
         assert load(first) is None
@@ -123,3 +129,34 @@ def test_the_last_segment_is_known_as_it_grows(tmp_path: Path) -> None:
         seen = contents.of(log.reader, last, 1 << 62, is_sealed=False)
         assert seen.blocks[-1].last_lsn == last.last_final_lsn
         assert sum(block.transactions for block in seen.blocks) < 260
+
+
+def test_a_file_of_an_older_format_is_made_anew(tmp_path: Path) -> None:
+    with filled(tmp_path) as log:
+        one, _ = keep(log)
+        whole = one.read_bytes()
+        body = struct.pack("<I", 1) + whole[8:]
+        one.write_bytes(crc32c(body).to_bytes(4, "little") + body)
+    with LogWriter(tmp_path, system_id=1, database_oid=5, segment_bytes=1 << 20) as log:
+        log.start(0x1000)
+        keep(log)
+        assert one.read_bytes() == whole
+
+
+def test_messages_are_counted_and_have_no_time_outside_of_transactions(tmp_path: Path) -> None:
+    with LogWriter(tmp_path, system_id=1, database_oid=5, segment_bytes=1 << 20) as log:
+        log.start(0x1000)
+        log.checkpoint(0x800)
+        for number in range(3):
+            lsn = 0x2000 + number * 0x1000
+            header = TransactionHeader(0, lsn, lsn, lsn + 64, 0, kind=TransactionKind.MESSAGE)
+            log.transaction(FakeTransaction(header, {}, [change(lsn + 64, 0, 5, 16)]))
+        log.progress(0x9000)
+        log.publish()
+        (segment,) = log.segments()
+        found = contents_of(log.reader).of(log.reader, segment, 0x9000, is_sealed=False)
+        (block,) = found.blocks
+        assert block.tables == {NO_TABLE: (OPERATION_BITS["message"], 3)}
+        assert block.transactions == 3
+        assert block.time_min > block.time_max
+        assert not found.names

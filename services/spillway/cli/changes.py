@@ -32,6 +32,7 @@ class Operation(StrEnum):
     UPDATE = "update"
     DELETE = "delete"
     TRUNCATE = "truncate"
+    MESSAGE = "message"
 
 
 class Form(StrEnum):
@@ -58,6 +59,9 @@ def changes(
     ] = None,
     op: Annotated[
         list[Operation] | None, typer.Option(help="Only this operation; may be repeated.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Only logical messages that have this prefix.")
     ] = None,
     xid: Annotated[int | None, typer.Option(min=0, help="Only of this transaction.")] = None,
     since: Since = None,
@@ -94,7 +98,7 @@ def changes(
         "op": [one.value for one in op or ()],
         "newest_first": "false" if oldest_first else "true",
     }
-    given = {"xid": xid, "from_lsn": from_lsn, "upto_lsn": upto_lsn}
+    given = {"prefix": prefix, "xid": xid, "from_lsn": from_lsn, "upto_lsn": upto_lsn}
     query |= {name: value for name, value in given.items() if value is not None}
     for name, text in (("since", since), ("until", until)):
         if text is not None:
@@ -168,12 +172,23 @@ def lines_of(change: Mapping[str, Any]) -> Iterator[str]:
     """Yield a change as lines for a person: what was done and when, then each column; what changed
     is marked.
     """
-    at = datetime.fromisoformat(change["committed_at"]).astimezone()
+    # An older service knows nothing of messages.
+    message = change.get("message")
+    what = f"{change['schema']}.{change['table']}" if message is None else _line(message["prefix"])
+    if change["committed_at"] is None:
+        # Outside of transactions: its record has no time, and its place is its own.
+        when, place = "at once", "at"
+    else:
+        at = datetime.fromisoformat(change["committed_at"]).astimezone()
+        when, place = f"{at:%Y-%m-%d %H:%M:%S%z}", "commit"
     head = (
-        f"{at:%Y-%m-%d %H:%M:%S%z}  {change['operation'].upper()} "
-        f"{change['schema']}.{change['table']}  xid {change['xid']}  commit {change['commit_lsn']}"
+        f"{when}  {change['operation'].upper()} {what}  xid {change['xid']}  "
+        f"{place} {change['commit_lsn']}"
     )
     yield head + (f"  origin {change['origin']}" if change["origin"] else "")
+    if message is not None:
+        content = message["content"]
+        yield f"    {message['content_hex'] if content is None else _line(content)}"
     width = max((len(column["name"]) for column in change["columns"]), default=0)
     for column in change["columns"]:
         old, new = _shown(column, "old"), _shown(column, "new")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from spillway.pg.lsn import Lsn
 
-OPERATIONS: Final = ("insert", "update", "delete", "truncate")
+MESSAGE: Final = "message"
+OPERATIONS: Final = ("insert", "update", "delete", "truncate", MESSAGE)
 #: changes of one page
 LIMIT_MAX: Final = 1000
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -70,10 +71,12 @@ class ChangeQuery:
     table: str = ""
     #: columns with the values that the row has or had, as PostgreSQL prints them
     key: Mapping[str, str] = field(default_factory=dict)
-    #: of :data:`OPERATIONS`; empty: all
+    #: of :data:`OPERATIONS`; empty: all, of a table those that tables have
     operations: frozenset[str] = frozenset()
+    #: of logical messages, no others then
+    prefix: str | None = None
     xid: int | None = None
-    #: when it was committed, the latter not included
+    #: when it was committed, the latter not included; a message outside of transactions never was
     since: datetime | None = None
     until: datetime | None = None
     #: where its transaction's commit record starts, the latter not included
@@ -105,10 +108,25 @@ class ChangeQuery:
                 "a key is given, and no table that it belongs to",
                 hint="Give the table, too: schema.table.",
             )
+        if self.prefix is not None and self.operations - {MESSAGE}:
+            raise InvalidRequest(
+                "a prefix is given, and an operation that has none",
+                hint="Leave out the prefix, or ask for the operation message alone.",
+            )
+        if self.table and (self.prefix is not None or self.operations == {MESSAGE}):
+            raise InvalidRequest(
+                "logical messages are asked for, and a table: they are of none",
+                hint="Leave out the table, or the operation message and the prefix.",
+            )
         if self.xid is not None and not 0 <= self.xid < 1 << 32:
             raise InvalidRequest(
                 f"xid is {self.xid}", hint="A transaction's xid is a number below 4294967296."
             )
+
+    @property
+    def has_times(self) -> bool:
+        """Say whether it is asked when something was committed."""
+        return self.since is not None or self.until is not None
 
     @property
     def from_time(self) -> int:
@@ -147,23 +165,50 @@ class ColumnValue:
 
 
 @dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What pg_logical_emit_message wrote."""
+
+    transactional: bool
+    prefix: str
+    content: bytes
+
+    @property
+    def text(self) -> str | None:
+        """The content, where it is UTF-8."""
+        try:
+            return self.content.decode()
+        except UnicodeDecodeError:
+            return None
+
+    @property
+    def hex(self) -> str:
+        """The content as PostgreSQL prints bytes."""
+        return f"\\x{self.content.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
 class FoundChange:
-    """One change of one row, or a TRUNCATE of one table."""
+    """One change of one row, a TRUNCATE of one table, or a logical message."""
 
     operation: str
-    #: as they were then
+    #: as they were then; empty, and oid 0, for a message
     schema: str
     table: str
     table_oid: int
+    #: where its record starts; of a message, where it ends, as PostgreSQL tells it
     lsn: Lsn
+    #: of a message outside of transactions its own record's, from its start to its end
     commit_lsn: Lsn
     commit_end_lsn: Lsn
     xid: int
-    committed_at: datetime
+    #: None: a message outside of transactions
+    committed_at: datetime | None
     #: replication origin that the transaction came through
     origin: str | None
     columns: tuple[ColumnValue, ...]
     position: Position
+    #: None unless it is one
+    message: LogicalMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)

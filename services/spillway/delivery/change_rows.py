@@ -20,8 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway._kernels.encoders.arrow.encoder import Encoder
-from spillway._kernels.reorder.change_search import ordinals
-from spillway.delivery.change_query import ColumnValue, FoundChange, Position, moment
+from spillway._kernels.reorder.change_search import NO_RELATION, messages_of, ordinals
+from spillway.decoding.transaction import TransactionKind
+from spillway.delivery.change_query import (
+    MESSAGE,
+    ColumnValue,
+    FoundChange,
+    LogicalMessage,
+    Position,
+    moment,
+)
 from spillway.delivery.key_values import KeyValue, key_value
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
@@ -48,6 +56,7 @@ _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1 << 16
 #: microseconds from 1970-01-01 to 2000-01-01
 _EPOCH_US: Final = 946_684_800_000_000
+_OUTSIDE: Final = TransactionKind.MESSAGE
 _OPERATIONS: Final = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 
 
@@ -94,6 +103,8 @@ class RowFinder:
         self._encoding = encoding
         self._wants = wants
         self._keep = query.limit + 1
+        self._prefix = _encoded(query.prefix or "", encoding)
+        self._messages: list[FoundChange] = []
         self._last: dict[int, tuple[int, int, int]] = {}
         self._origins: dict[int, str] = {}
         #: DELETEs of which WAL does not say whether they are of the row
@@ -110,6 +121,8 @@ class RowFinder:
         Raises:
             InvalidRequest: a value of the key can't be one of its column's type.
         """
+        if relation_id == NO_RELATION:
+            return None if self._query.table else self._prefix
         relation = relations.get(relation_id)
         if relation is None or not self._wants(relation.oid):
             return None
@@ -151,6 +164,8 @@ class RowFinder:
         found: list[FoundChange] = []
         if header.origin_name:
             self._origins[header.final_lsn] = header.origin_name
+        if not self._query.table:
+            self._gather_messages(header, changes)
         encoder = self._encoder
         encoder.begin(header.xid, header.final_lsn, header.end_lsn, header.commit_time)
         offset, size = 0, len(changes)
@@ -160,6 +175,39 @@ class RowFinder:
                 found += self.take()
         encoder.commit()
         return found
+
+    def _gather_messages(self, header: TransactionHeader, changes: bytes) -> None:
+        """Take in the logical messages among *changes*; of very many, what a page may show."""
+        query, after = self._query, self._query.after
+        for lsn, transactional, prefix, content in messages_of(changes):
+            if query.prefix is not None and prefix != self._prefix:
+                continue
+            position = Position(header.final_lsn, lsn)
+            if after is not None and (
+                position >= after if query.newest_first else position <= after
+            ):
+                continue
+            if len(self._messages) >= 2 * self._keep:
+                if not query.newest_first:
+                    return
+                del self._messages[: -self._keep]
+            self._messages.append(
+                FoundChange(
+                    MESSAGE,
+                    "",
+                    "",
+                    0,
+                    Lsn(lsn),
+                    Lsn(header.final_lsn),
+                    Lsn(header.end_lsn),
+                    header.xid,
+                    moment(header.commit_time) if header.kind is not _OUTSIDE else None,
+                    readable(header.origin_name) if header.origin_name else None,
+                    (),
+                    position,
+                    LogicalMessage(transactional, _text(prefix, self._encoding), content),
+                )
+            )
 
     def take(self) -> list[FoundChange]:
         """Return the rows that were gathered and are asked for, in their order; of very many, those
@@ -171,6 +219,8 @@ class RowFinder:
                 found += self._rows(table)
         self._encoder.taken()
         self._origins.clear()
+        found += self._messages
+        self._messages = []
         found.sort(key=operator.attrgetter("position"))
         return found
 
@@ -295,6 +345,18 @@ class RowFinder:
         return readable(
             format_type_with_typmod(column.type_oid, column.typmod, relation.types, self._version)
         )
+
+
+def _encoded(text: str, encoding: str) -> bytes | None:
+    """Return *text* as the database has it; None when it can't have it."""
+    try:
+        return text.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError:
+        return None
+
+
+def _text(data: bytes, encoding: str) -> str:
+    return readable(data.decode(encoding, "surrogateescape"))
 
 
 def _columns(relation: RelationDescriptor) -> dict[str, ColumnDescriptor]:

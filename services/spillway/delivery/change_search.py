@@ -26,7 +26,7 @@ from spillway.delivery.change_query import ChangePage, Position, moment
 from spillway.errors import InvalidRequest, NotReady
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
-from spillway.txlog.contents import UNREADABLE, contents_of, is_committed, pieces
+from spillway.txlog.contents import UNREADABLE, contents_of, is_committed, is_outside, pieces
 from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from spillway.delivery.change_query import ChangeQuery, FoundChange
     from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.txlog.contents import Block, Contents, TableName
+    from spillway.txlog.cursor import LoggedTransaction
     from spillway.txlog.segment import Segment
 
 #: a page's time
@@ -70,6 +71,8 @@ class ChangeSearch:
         self._oids: frozenset[int] | None = None
         self._finder = RowFinder(query, decoded.server_version_num, decoded.encoding, self._wants)
         self._operations = sum(OPERATION_BITS[operation] for operation in query.operations) or _ALL
+        if query.prefix is not None:
+            self._operations = OPERATION_BITS["message"]
         self._selector = Selector(
             self._finder.needle,
             self._operations,
@@ -172,7 +175,16 @@ class ChangeSearch:
             following, timed_out = found[-1].position, False
             reached = found[-1].commit_lsn + (not query.newest_first)
         self._check_columns(found, has_more=following is not None)
-        first = next((c.blocks[0] for c in contents if c is not None and c.blocks), None)
+        first = next(
+            (
+                block
+                for c in contents
+                if c is not None
+                for block in c.blocks
+                if block.time_min <= block.time_max
+            ),
+            None,
+        )
         retained_from = None if first is None else moment(first.time_min)
         began_earlier = query.from_lsn is not None and query.from_lsn < start
         if query.since is not None:
@@ -261,7 +273,9 @@ class ChangeSearch:
 
     def _may_have(self, block: Block) -> bool:
         query = self._query
-        if not (block.time_max >= query.from_time and block.time_min < query.upto_time):
+        if query.has_times and not (
+            block.time_max >= query.from_time and block.time_min < query.upto_time
+        ):
             return False
         if query.xid is not None and not block.xid_min <= query.xid <= block.xid_max:
             return False
@@ -279,6 +293,12 @@ class ChangeSearch:
             f'table "{self._query.table}" has no column {missing}',
             hint=f"Its columns are {', '.join(finder.other_columns)}.",
         )
+
+    def _is_asked_for(self, piece: LoggedTransaction) -> bool:
+        """Say whether its kind may have what is asked for: a message outside of transactions has no
+        time.
+        """
+        return is_committed(piece) or (is_outside(piece) and not self._query.has_times)
 
     # -- a block ------------------------------------------------------------------------------
 
@@ -316,7 +336,7 @@ class ChangeSearch:
                 for header, changes in selector.run(piece):
                     some += finder.gather(header, changes, relations)
                 yield some + finder.take()
-            elif is_committed(piece) and selector.takes(piece.header):
+            elif self._is_asked_for(piece) and selector.takes(piece.header):
                 header = piece.header
                 from_lsn, last_lsn = 0, _LSN_MAX
                 if after is not None and after.commit_lsn == header.final_lsn:
@@ -334,4 +354,11 @@ class ChangeSearch:
 
 def whole_transaction(query: ChangeQuery, commit_lsn: int) -> ChangeQuery:
     """Return the question for all of a transaction."""
-    return replace(query, from_lsn=Lsn(commit_lsn), upto_lsn=Lsn(commit_lsn + 1), table="", key={})
+    return replace(
+        query,
+        from_lsn=Lsn(commit_lsn),
+        upto_lsn=Lsn(commit_lsn + 1),
+        table="",
+        key={},
+        prefix=None,
+    )

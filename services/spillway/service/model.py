@@ -16,6 +16,7 @@ from spillway.delivery.change_query import (
     ChangeQuery,
     ColumnValue,
     FoundChange,
+    LogicalMessage,
     Position,
 )
 from spillway.delivery.model import Change, Consumer, LiveConsumer, Preview, StreamBatch
@@ -42,6 +43,7 @@ __all__ = [
     "EncodedBatch",
     "FoundChange",
     "LiveConsumer",
+    "LogicalMessage",
     "Notice",
     "Obstacle",
     "PluginInfo",

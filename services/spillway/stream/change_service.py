@@ -14,7 +14,7 @@ from spillway.v1 import changes_pb2_grpc
 
 if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface
-    from spillway.service.model import ChangePage, FoundChange
+    from spillway.service.model import ChangePage, FoundChange, LogicalMessage
 
 SERVICE_NAME: Final = "spillway.v1.ChangeService"
 
@@ -33,6 +33,7 @@ class ChangeService(changes_pb2_grpc.ChangeServiceServicer):
             table=request.table,
             key=dict(request.key),
             operations=frozenset(request.op),
+            prefix=request.prefix if request.HasField("prefix") else None,
             xid=request.xid if request.HasField("xid") else None,
             since=moment_of(request, "since"),
             until=moment_of(request, "until"),
@@ -87,6 +88,13 @@ def _found(change: FoundChange) -> pb.FoundChange:
             for column in change.columns
         ],
         position=str(change.position),
+        message=None if change.message is None else _message(change.message),
+    )
+
+
+def _message(message: LogicalMessage) -> pb.LogicalMessage:
+    return pb.LogicalMessage(
+        transactional=message.transactional, prefix=message.prefix, content=message.content
     )
 
 

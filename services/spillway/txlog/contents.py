@@ -11,8 +11,12 @@ is missing, damaged or of another segment of that name, the segment is read agai
 segment has so far is known in memory only, and grows as it is asked for.
 
 A table is known by its oid, so that one that was renamed is one table, and under every name that it
-had. Only transactions that committed are counted, once each: neither parts of one in progress nor
-what is merely prepared.
+had. Logical messages are of none: they have oid 0. Only transactions that committed are counted,
+once each: neither parts of one in progress nor what is merely prepared. A message outside of
+transactions has a place and no commit: where a block has nothing else, its first commit time is
+above its last.
+
+Format 1 knew nothing of messages; a file of that format is made anew.
 
 Bounds: :data:`SEGMENTS_MAX` tables of contents in memory, some kB each and 16 bytes for each table
 of a block.
@@ -39,7 +43,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 from spillway._kernels.pg.crc32c import crc32c
-from spillway._kernels.reorder.change_search import Survey
+from spillway._kernels.reorder.change_search import NO_RELATION, Survey
 from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import CorruptTransactionLog, LsnNotRetained, SpillwayError
@@ -63,10 +67,13 @@ _SUFFIX: Final = SIDECARS[1]
 BLOCK_BYTES: Final = 512 << 10
 #: Tables of contents in memory: those of 16 GB of log.
 SEGMENTS_MAX: Final = 256
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _HEADER: Final = struct.Struct("<IQQII")
 _BLOCK: Final = struct.Struct("<QQqqIIQQQ")
 _ENTRY: Final = struct.Struct("<IIQ")
+
+#: The oid under which logical messages are counted.
+NO_TABLE: Final = 0
 
 #: What is committed, once each.
 _COMMITTED: Final = frozenset({TransactionKind.COMMIT, TransactionKind.COMMIT_PREPARED})
@@ -98,14 +105,14 @@ class Block:
 
     first_lsn: int
     last_lsn: int
-    #: microseconds since 2000-01-01
+    #: microseconds since 2000-01-01; the least is above the greatest when nothing commits in it
     time_min: int
     time_max: int
     xid_min: int
     xid_max: int
     transactions: int
     nbytes: int
-    #: by the table's oid
+    #: by the table's oid; logical messages by 0
     tables: dict[int, Found] = field(default_factory=dict)
 
 
@@ -329,6 +336,12 @@ def extend(
                 for chunk in piece.chunks():
                     survey.chunk(chunk)
                     check()
+            elif is_outside(piece):
+                for chunk in piece.chunks():
+                    survey.chunk(chunk)
+                if survey.nbytes:
+                    # Others of its kind are invalidations, which nobody looks for.
+                    survey.outside(piece.header)
             if survey.transactions:
                 contents.add(survey, _tables(contents, survey, relations))
     finally:
@@ -360,11 +373,19 @@ def is_committed(transaction: LoggedTransaction) -> bool:
     return transaction.header.kind in _COMMITTED
 
 
+def is_outside(transaction: LoggedTransaction) -> bool:
+    """Say whether it is none, but a logical message outside of transactions (or invalidations)."""
+    return transaction.header.kind is TransactionKind.MESSAGE
+
+
 def _tables(
     contents: Contents, survey: Survey, relations: Mapping[int, RelationDescriptor]
 ) -> dict[int, Found]:
     tables: dict[int, Found] = {}
     for relation_id, (operations, changes) in survey.take_relations().items():
+        if relation_id == NO_RELATION:
+            tables[NO_TABLE] = Found(operations, changes)
+            continue
         relation = relations[relation_id]
         before = tables.get(relation.oid, Found(0, 0))
         tables[relation.oid] = Found(before.operations | operations, before.changes + changes)

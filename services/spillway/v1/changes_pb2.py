@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from spillway.v1 import slots_pb2 as spillway_dot_v1_dot_slots__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19spillway/v1/changes.proto\x12\x0bspillway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17spillway/v1/slots.proto\"\xfc\x02\n\x12\x46indChangesRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x35\n\x03key\x18\x04 \x03(\x0b\x32(.spillway.v1.FindChangesRequest.KeyEntry\x12\n\n\x02op\x18\x05 \x03(\t\x12\x10\n\x03xid\x18\x06 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x66rom_lsn\x18\t \x01(\x06\x12\x10\n\x08upto_lsn\x18\n \x01(\x06\x12\x14\n\x0cnewest_first\x18\x0b \x01(\x08\x12\r\n\x05limit\x18\x0c \x01(\r\x12\r\n\x05\x61\x66ter\x18\r \x01(\t\x1a*\n\x08KeyEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04_xid\"h\n\x13\x46indChangesResponse\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.spillway.v1.FoundChange\x12&\n\x04page\x18\x02 \x01(\x0b\x32\x18.spillway.v1.ChangesPage\"\xa7\x02\n\x0b\x46oundChange\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x11\n\ttable_oid\x18\x04 \x01(\r\x12\x0b\n\x03lsn\x18\x05 \x01(\x06\x12\x12\n\ncommit_lsn\x18\x06 \x01(\x06\x12\x16\n\x0e\x63ommit_end_lsn\x18\x07 \x01(\x06\x12\x0b\n\x03xid\x18\x08 \x01(\r\x12\x30\n\x0c\x63ommitted_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x06origin\x18\n \x01(\tH\x00\x88\x01\x01\x12)\n\x07\x63olumns\x18\x0b \x03(\x0b\x32\x18.spillway.v1.ColumnValue\x12\x10\n\x08position\x18\x0c \x01(\tB\t\n\x07_origin\"\xaf\x01\n\x0b\x43olumnValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06is_key\x18\x03 \x01(\x08\x12\x0e\n\x06old_is\x18\x04 \x01(\t\x12\x10\n\x03old\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06new_is\x18\x06 \x01(\t\x12\x10\n\x03new\x18\x07 \x01(\tH\x01\x88\x01\x01\x12\x14\n\x07\x63hanged\x18\x08 \x01(\x08H\x02\x88\x01\x01\x42\x06\n\x04_oldB\x06\n\x04_newB\n\n\x08_changed\".\n\x08LsnRange\x12\x10\n\x08\x66rom_lsn\x18\x01 \x01(\x06\x12\x10\n\x08upto_lsn\x18\x02 \x01(\x06\"\xcc\x02\n\x0b\x43hangesPage\x12\x0c\n\x04next\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12%\n\x06looked\x18\x03 \x01(\x0b\x32\x15.spillway.v1.LsnRange\x12\x19\n\x11retained_from_lsn\x18\x04 \x01(\x06\x12\x31\n\rretained_from\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65\x63oded_lsn\x18\x06 \x01(\x06\x12\x15\n\rbegan_earlier\x18\x07 \x01(\x08\x12\x11\n\ttimed_out\x18\x08 \x01(\x08\x12\x11\n\tundecided\x18\t \x01(\x04\x12)\n\nunreadable\x18\n \x03(\x0b\x32\x15.spillway.v1.LsnRange\x12\x12\n\nread_bytes\x18\x0b \x01(\x04\x12\x19\n\x11passed_over_bytes\x18\x0c \x01(\x04\"\xd3\x01\n\x17PrintTransactionRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\x12\n\ncommit_lsn\x18\x03 \x01(\x06\x12\x0e\n\x06plugin\x18\x04 \x01(\t\x12\x42\n\x07options\x18\x05 \x03(\x0b\x32\x31.spillway.v1.PrintTransactionRequest.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x18PrintTransactionResponse\x12$\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x13.spillway.v1.Change2\xc6\x01\n\rChangeService\x12R\n\x0b\x46indChanges\x12\x1f.spillway.v1.FindChangesRequest\x1a .spillway.v1.FindChangesResponse0\x01\x12\x61\n\x10PrintTransaction\x12$.spillway.v1.PrintTransactionRequest\x1a%.spillway.v1.PrintTransactionResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19spillway/v1/changes.proto\x12\x0bspillway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17spillway/v1/slots.proto\"\x9c\x03\n\x12\x46indChangesRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x35\n\x03key\x18\x04 \x03(\x0b\x32(.spillway.v1.FindChangesRequest.KeyEntry\x12\n\n\x02op\x18\x05 \x03(\t\x12\x10\n\x03xid\x18\x06 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x66rom_lsn\x18\t \x01(\x06\x12\x10\n\x08upto_lsn\x18\n \x01(\x06\x12\x14\n\x0cnewest_first\x18\x0b \x01(\x08\x12\r\n\x05limit\x18\x0c \x01(\r\x12\r\n\x05\x61\x66ter\x18\r \x01(\t\x12\x13\n\x06prefix\x18\x0e \x01(\tH\x01\x88\x01\x01\x1a*\n\x08KeyEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04_xidB\t\n\x07_prefix\"h\n\x13\x46indChangesResponse\x12)\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x18.spillway.v1.FoundChange\x12&\n\x04page\x18\x02 \x01(\x0b\x32\x18.spillway.v1.ChangesPage\"\xd5\x02\n\x0b\x46oundChange\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x11\n\ttable_oid\x18\x04 \x01(\r\x12\x0b\n\x03lsn\x18\x05 \x01(\x06\x12\x12\n\ncommit_lsn\x18\x06 \x01(\x06\x12\x16\n\x0e\x63ommit_end_lsn\x18\x07 \x01(\x06\x12\x0b\n\x03xid\x18\x08 \x01(\r\x12\x30\n\x0c\x63ommitted_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x06origin\x18\n \x01(\tH\x00\x88\x01\x01\x12)\n\x07\x63olumns\x18\x0b \x03(\x0b\x32\x18.spillway.v1.ColumnValue\x12\x10\n\x08position\x18\x0c \x01(\t\x12,\n\x07message\x18\r \x01(\x0b\x32\x1b.spillway.v1.LogicalMessageB\t\n\x07_origin\"H\n\x0eLogicalMessage\x12\x15\n\rtransactional\x18\x01 \x01(\x08\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"\xaf\x01\n\x0b\x43olumnValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06is_key\x18\x03 \x01(\x08\x12\x0e\n\x06old_is\x18\x04 \x01(\t\x12\x10\n\x03old\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06new_is\x18\x06 \x01(\t\x12\x10\n\x03new\x18\x07 \x01(\tH\x01\x88\x01\x01\x12\x14\n\x07\x63hanged\x18\x08 \x01(\x08H\x02\x88\x01\x01\x42\x06\n\x04_oldB\x06\n\x04_newB\n\n\x08_changed\".\n\x08LsnRange\x12\x10\n\x08\x66rom_lsn\x18\x01 \x01(\x06\x12\x10\n\x08upto_lsn\x18\x02 \x01(\x06\"\xcc\x02\n\x0b\x43hangesPage\x12\x0c\n\x04next\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12%\n\x06looked\x18\x03 \x01(\x0b\x32\x15.spillway.v1.LsnRange\x12\x19\n\x11retained_from_lsn\x18\x04 \x01(\x06\x12\x31\n\rretained_from\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65\x63oded_lsn\x18\x06 \x01(\x06\x12\x15\n\rbegan_earlier\x18\x07 \x01(\x08\x12\x11\n\ttimed_out\x18\x08 \x01(\x08\x12\x11\n\tundecided\x18\t \x01(\x04\x12)\n\nunreadable\x18\n \x03(\x0b\x32\x15.spillway.v1.LsnRange\x12\x12\n\nread_bytes\x18\x0b \x01(\x04\x12\x19\n\x11passed_over_bytes\x18\x0c \x01(\x04\"\xd3\x01\n\x17PrintTransactionRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\x12\n\ncommit_lsn\x18\x03 \x01(\x06\x12\x0e\n\x06plugin\x18\x04 \x01(\t\x12\x42\n\x07options\x18\x05 \x03(\x0b\x32\x31.spillway.v1.PrintTransactionRequest.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x18PrintTransactionResponse\x12$\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x13.spillway.v1.Change2\xc6\x01\n\rChangeService\x12R\n\x0b\x46indChanges\x12\x1f.spillway.v1.FindChangesRequest\x1a .spillway.v1.FindChangesResponse0\x01\x12\x61\n\x10PrintTransaction\x12$.spillway.v1.PrintTransactionRequest\x1a%.spillway.v1.PrintTransactionResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,25 +38,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PRINTTRANSACTIONREQUEST_OPTIONSENTRY']._loaded_options = None
   _globals['_PRINTTRANSACTIONREQUEST_OPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_FINDCHANGESREQUEST']._serialized_start=101
-  _globals['_FINDCHANGESREQUEST']._serialized_end=481
-  _globals['_FINDCHANGESREQUEST_KEYENTRY']._serialized_start=431
-  _globals['_FINDCHANGESREQUEST_KEYENTRY']._serialized_end=473
-  _globals['_FINDCHANGESRESPONSE']._serialized_start=483
-  _globals['_FINDCHANGESRESPONSE']._serialized_end=587
-  _globals['_FOUNDCHANGE']._serialized_start=590
-  _globals['_FOUNDCHANGE']._serialized_end=885
-  _globals['_COLUMNVALUE']._serialized_start=888
-  _globals['_COLUMNVALUE']._serialized_end=1063
-  _globals['_LSNRANGE']._serialized_start=1065
-  _globals['_LSNRANGE']._serialized_end=1111
-  _globals['_CHANGESPAGE']._serialized_start=1114
-  _globals['_CHANGESPAGE']._serialized_end=1446
-  _globals['_PRINTTRANSACTIONREQUEST']._serialized_start=1449
-  _globals['_PRINTTRANSACTIONREQUEST']._serialized_end=1660
-  _globals['_PRINTTRANSACTIONREQUEST_OPTIONSENTRY']._serialized_start=1614
-  _globals['_PRINTTRANSACTIONREQUEST_OPTIONSENTRY']._serialized_end=1660
-  _globals['_PRINTTRANSACTIONRESPONSE']._serialized_start=1662
-  _globals['_PRINTTRANSACTIONRESPONSE']._serialized_end=1726
-  _globals['_CHANGESERVICE']._serialized_start=1729
-  _globals['_CHANGESERVICE']._serialized_end=1927
+  _globals['_FINDCHANGESREQUEST']._serialized_end=513
+  _globals['_FINDCHANGESREQUEST_KEYENTRY']._serialized_start=452
+  _globals['_FINDCHANGESREQUEST_KEYENTRY']._serialized_end=494
+  _globals['_FINDCHANGESRESPONSE']._serialized_start=515
+  _globals['_FINDCHANGESRESPONSE']._serialized_end=619
+  _globals['_FOUNDCHANGE']._serialized_start=622
+  _globals['_FOUNDCHANGE']._serialized_end=963
+  _globals['_LOGICALMESSAGE']._serialized_start=965
+  _globals['_LOGICALMESSAGE']._serialized_end=1037
+  _globals['_COLUMNVALUE']._serialized_start=1040
+  _globals['_COLUMNVALUE']._serialized_end=1215
+  _globals['_LSNRANGE']._serialized_start=1217
+  _globals['_LSNRANGE']._serialized_end=1263
+  _globals['_CHANGESPAGE']._serialized_start=1266
+  _globals['_CHANGESPAGE']._serialized_end=1598
+  _globals['_PRINTTRANSACTIONREQUEST']._serialized_start=1601
+  _globals['_PRINTTRANSACTIONREQUEST']._serialized_end=1812
+  _globals['_PRINTTRANSACTIONREQUEST_OPTIONSENTRY']._serialized_start=1766
+  _globals['_PRINTTRANSACTIONREQUEST_OPTIONSENTRY']._serialized_end=1812
+  _globals['_PRINTTRANSACTIONRESPONSE']._serialized_start=1814
+  _globals['_PRINTTRANSACTIONRESPONSE']._serialized_end=1878
+  _globals['_CHANGESERVICE']._serialized_start=1881
+  _globals['_CHANGESERVICE']._serialized_end=2079
 # @@protoc_insertion_point(module_scope)

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FindChangesRequest(_message.Message):
-    __slots__ = ("source", "database", "table", "key", "op", "xid", "since", "until", "from_lsn", "upto_lsn", "newest_first", "limit", "after")
+    __slots__ = ("source", "database", "table", "key", "op", "xid", "since", "until", "from_lsn", "upto_lsn", "newest_first", "limit", "after", "prefix")
     class KeyEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class FindChangesRequest(_message.Message):
     NEWEST_FIRST_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     source: str
     database: str
     table: str
@@ -45,7 +46,8 @@ class FindChangesRequest(_message.Message):
     newest_first: bool
     limit: int
     after: str
-    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ..., table: _Optional[str] = ..., key: _Optional[_Mapping[str, str]] = ..., op: _Optional[_Iterable[str]] = ..., xid: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., from_lsn: _Optional[int] = ..., upto_lsn: _Optional[int] = ..., newest_first: _Optional[bool] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
+    prefix: str
+    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ..., table: _Optional[str] = ..., key: _Optional[_Mapping[str, str]] = ..., op: _Optional[_Iterable[str]] = ..., xid: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., from_lsn: _Optional[int] = ..., upto_lsn: _Optional[int] = ..., newest_first: _Optional[bool] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ..., prefix: _Optional[str] = ...) -> None: ...
 
 class FindChangesResponse(_message.Message):
     __slots__ = ("changes", "page")
@@ -56,7 +58,7 @@ class FindChangesResponse(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[FoundChange, _Mapping]]] = ..., page: _Optional[_Union[ChangesPage, _Mapping]] = ...) -> None: ...
 
 class FoundChange(_message.Message):
-    __slots__ = ("operation", "schema", "table", "table_oid", "lsn", "commit_lsn", "commit_end_lsn", "xid", "committed_at", "origin", "columns", "position")
+    __slots__ = ("operation", "schema", "table", "table_oid", "lsn", "commit_lsn", "commit_end_lsn", "xid", "committed_at", "origin", "columns", "position", "message")
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +71,7 @@ class FoundChange(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     operation: str
     schema: str
     table: str
@@ -81,7 +84,18 @@ class FoundChange(_message.Message):
     origin: str
     columns: _containers.RepeatedCompositeFieldContainer[ColumnValue]
     position: str
-    def __init__(self, operation: _Optional[str] = ..., schema: _Optional[str] = ..., table: _Optional[str] = ..., table_oid: _Optional[int] = ..., lsn: _Optional[int] = ..., commit_lsn: _Optional[int] = ..., commit_end_lsn: _Optional[int] = ..., xid: _Optional[int] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., origin: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[ColumnValue, _Mapping]]] = ..., position: _Optional[str] = ...) -> None: ...
+    message: LogicalMessage
+    def __init__(self, operation: _Optional[str] = ..., schema: _Optional[str] = ..., table: _Optional[str] = ..., table_oid: _Optional[int] = ..., lsn: _Optional[int] = ..., commit_lsn: _Optional[int] = ..., commit_end_lsn: _Optional[int] = ..., xid: _Optional[int] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., origin: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[ColumnValue, _Mapping]]] = ..., position: _Optional[str] = ..., message: _Optional[_Union[LogicalMessage, _Mapping]] = ...) -> None: ...
+
+class LogicalMessage(_message.Message):
+    __slots__ = ("transactional", "prefix", "content")
+    TRANSACTIONAL_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    transactional: bool
+    prefix: str
+    content: bytes
+    def __init__(self, transactional: _Optional[bool] = ..., prefix: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class ColumnValue(_message.Message):
     __slots__ = ("name", "type", "is_key", "old_is", "old", "new_is", "new", "changed")

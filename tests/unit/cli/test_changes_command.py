@@ -64,3 +64,20 @@ def test_a_change_is_read() -> None:
         "  * status  a\\x1b[31m → (null)",
         "    v       b (before: unknown)",
     ]
+
+
+def test_a_message_is_read() -> None:
+    change = {
+        "operation": "message", "schema": "", "table": "", "xid": 7, "commit_lsn": "0/10",
+        "committed_at": "2026-11-23T10:00:00Z", "origin": None, "columns": [],
+        "message": {
+            "transactional": True, "prefix": "au\x1bdit", "content": "a\nb", "content_hex": None,
+        },
+    }  # fmt: skip
+    head, row = lines_of(change)
+    assert head.endswith("  MESSAGE au\\x1bdit  xid 7  commit 0/10")
+    assert row == "    a\\nb"
+    outside = {"transactional": False, "prefix": "p", "content": None, "content_hex": "\\xff00"}
+    head, row = lines_of({**change, "committed_at": None, "message": outside})
+    assert head == "at once  MESSAGE p  xid 7  at 0/10"
+    assert row == "    \\xff00"

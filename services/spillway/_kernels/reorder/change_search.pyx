@@ -5,7 +5,8 @@ asks for.
 Both go over changes as they lie in the log and read nothing but their headers; no tuple is taken
 apart and no object made for a change that is not wanted. A :class:`Survey` says of which relations
 a stretch has changes, of its commit times and xids: the log's table of contents is made of that
-(``txlog/contents.py``). A :class:`Selector` copies the changes that are wanted out of chunks and
+(``txlog/contents.py``). Logical messages are of no relation, and counted under
+:data:`NO_RELATION`. A :class:`Selector` copies the changes that are wanted out of chunks and
 runs, into chunks that any encoder takes.
 
 Which relations are wanted is asked of a callable, once for each id and stretch: ids mean something
@@ -14,7 +15,7 @@ as a key's: then most changes of a table are passed over at the speed of memory.
 no proof; whoever asked looks at what is left.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -22,6 +23,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from spillway._kernels.reorder.changes cimport (
     DELETE,
     INSERT,
+    MESSAGE,
     TRUNCATE,
     UPDATE,
     ChangeHeader,
@@ -40,10 +42,13 @@ cdef enum:
     UNKNOWN = 0
     WANTED = 1
     UNWANTED = 2
+    NO_RELATION_ID = 0
 
-#: bits of a set of operations: insert, update, delete, truncate
+#: bits of a set of operations: insert, update, delete, truncate, message
 OPERATION_BITS = {"insert": 1 << INSERT, "update": 1 << UPDATE, "delete": 1 << DELETE,
-                  "truncate": 1 << TRUNCATE}
+                  "truncate": 1 << TRUNCATE, "message": 1 << MESSAGE}
+#: the relation id that logical messages bear
+NO_RELATION = NO_RELATION_ID
 
 cdef struct Place:
     uint32_t relation
@@ -92,9 +97,9 @@ cdef class Survey:
 
     Attributes:
         first_lsn, last_lsn: final_lsn of its first and last transaction; 0 without one.
-        time_min, time_max: of its commits.
-        xid_min, xid_max: of its top-level xids, as numbers.
-        transactions: how many.
+        time_min, time_max: of its commits; without one the least is above the greatest.
+        xid_min, xid_max: of its top-level xids, as numbers; as the times.
+        transactions: how many, messages outside of transactions among them.
         nbytes: of changes.
     """
     cdef readonly uint64_t first_lsn, last_lsn, transactions, nbytes
@@ -106,18 +111,23 @@ cdef class Survey:
     def __cinit__(self):
         self._seen = {}
         memset(self._places, 0, sizeof(self._places))
+        self.time_min = INT64_MAX
+        self.time_max = INT64_MIN
+        self.xid_min = UINT32_MAX
+        self.xid_max = 0
 
-    cdef void _note(self, uint64_t final_lsn, int64_t commit_time, uint32_t xid) noexcept nogil:
+    cdef void _note_place(self, uint64_t final_lsn, uint32_t xid) noexcept nogil:
         if self.transactions == 0:
             self.first_lsn = final_lsn
-            self.time_min = self.time_max = commit_time
-            self.xid_min = self.xid_max = xid
         self.last_lsn = final_lsn
-        self.time_min = min(self.time_min, commit_time)
-        self.time_max = max(self.time_max, commit_time)
         self.xid_min = min(self.xid_min, xid)
         self.xid_max = max(self.xid_max, xid)
         self.transactions += 1
+
+    cdef void _note(self, uint64_t final_lsn, int64_t commit_time, uint32_t xid) noexcept nogil:
+        self._note_place(final_lsn, xid)
+        self.time_min = min(self.time_min, commit_time)
+        self.time_max = max(self.time_max, commit_time)
 
     cdef int _count(self, uint32_t relation, uint8_t action) except -1 nogil:
         cdef Place* place = &self._places[relation % PLACES]
@@ -150,6 +160,8 @@ cdef class Survey:
             elif header.action == TRUNCATE:
                 for i in range(truncated(data + offset, &header)):
                     self._count(truncated_relation(data + offset, i), TRUNCATE)
+            elif header.action == MESSAGE:
+                self._count(NO_RELATION_ID, MESSAGE)
             offset += header.size
         return 0
 
@@ -168,6 +180,10 @@ cdef class Survey:
     def transaction(self, header):
         """Take in one that stands alone; its chunks follow."""
         self._note(header.final_lsn, header.commit_time, header.xid)
+
+    def outside(self, header):
+        """Take in a message outside of transactions, which has no commit; its chunk follows."""
+        self._note_place(header.final_lsn, header.xid)
 
     def chunk(self, const uint8_t[::1] data not None):
         """Take in a chunk of that one; raises as :meth:`run`."""
@@ -192,7 +208,7 @@ cdef class Selector:
 
     Args:
         wanted: called with (relations, relation id): None, or the bytes that a wanted change holds
-            (b"": any does).
+            (b"": any does); for messages with :data:`NO_RELATION`.
         operations: bits of :data:`OPERATION_BITS`.
         from_lsn, upto_lsn: of transactions' final_lsn, the latter not included.
         from_time, upto_time: of their commits, the latter not included.
@@ -260,7 +276,7 @@ cdef class Selector:
 
     cdef int _takes_change(self, const uint8_t* change, const ChangeHeader* header) except -1 nogil:
         cdef uint32_t i
-        if header.action > TRUNCATE or not self._operations & (1 << header.action):
+        if header.action > MESSAGE or not self._operations & (1 << header.action):
             return 0
         if header.action != TRUNCATE:
             return self._takes_relation(header.relation, change, header.size)
@@ -353,6 +369,41 @@ cdef class Selector:
                 return 1
             offset += header.size
         return 0
+
+
+def messages_of(const uint8_t[::1] data not None):
+    """Return (lsn, is transactional, prefix, content) of each logical message among the changes of
+    *data*, the latter two as bytes.
+
+    Raises:
+        CorruptTransactionLog: a change does not fit, or a message not its section.
+    """
+    cdef size_t offset = 0
+    cdef size_t size = data.shape[0]
+    cdef ChangeHeader header
+    cdef const uint8_t* section
+    cdef uint32_t head[2]
+    cdef list found = []
+    while offset < size:
+        if not read_header(&data[0], size, offset, &header):
+            raise _damaged()
+        if header.action == MESSAGE:
+            section = &data[offset] + sizeof(ChangeHeader)
+            if header.new_size < sizeof(head):
+                raise _damaged()
+            memcpy(head, section, sizeof(head))
+            if head[1] > header.new_size - sizeof(head):
+                raise _damaged()
+            section += sizeof(head)
+            found.append((
+                header.lsn, head[0] != 0,
+                PyBytes_FromStringAndSize(<const char*>section, <Py_ssize_t>head[1]),
+                PyBytes_FromStringAndSize(
+                    <const char*>section + head[1],
+                    <Py_ssize_t>(header.new_size - sizeof(head) - head[1])),
+            ))
+        offset += header.size
+    return found
 
 
 def ordinals(const uint64_t[::1] commits not None, const uint64_t[::1] lsns not None,

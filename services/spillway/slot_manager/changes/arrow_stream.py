@@ -25,6 +25,14 @@ _VALUE: Final = pa.struct(
         pa.field("changed", pa.bool_()),
     ]
 )
+#: its content as it is, text or not
+_MESSAGE: Final = pa.struct(
+    [
+        pa.field("transactional", pa.bool_()),
+        pa.field("prefix", pa.utf8()),
+        pa.field("content", pa.binary()),
+    ]
+)
 _SCHEMA: Final = pa.schema(
     [
         pa.field("operation", pa.utf8()),
@@ -38,6 +46,7 @@ _SCHEMA: Final = pa.schema(
         pa.field("committed_at", pa.timestamp("us", tz="UTC")),
         pa.field("origin", pa.utf8()),
         pa.field("columns", pa.list_(_VALUE)),
+        pa.field("message", _MESSAGE),
     ]
 )
 
@@ -48,6 +57,8 @@ def as_arrow(changes: tuple[FoundChange, ...]) -> bytes:
         {
             **{field.name: getattr(change, field.name) for field in _SCHEMA},
             "columns": [column_view(column) for column in change.columns],
+            "message": change.message
+            and {field.name: getattr(change.message, field.name) for field in _MESSAGE},
         }
         for change in changes
     ]

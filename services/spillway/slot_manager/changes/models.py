@@ -34,12 +34,21 @@ class ChangesQuery(BaseModel):
         examples=[["id=42"]],
         max_length=32,
     )
-    op: list[Literal["insert", "update", "delete", "truncate"]] = Field(
-        default_factory=list, description="Only these operations."
+    op: list[Literal["insert", "update", "delete", "truncate", "message"]] = Field(
+        default_factory=list,
+        description="Only these operations; message: what pg_logical_emit_message wrote.",
+    )
+    prefix: str | None = Field(
+        default=None,
+        description="Only logical messages that have this prefix.",
+        max_length=1000,
     )
     xid: int | None = Field(default=None, description="Only of this transaction.", ge=0, lt=1 << 32)
     since: AwareDatetime | None = Field(
-        default=None, description="Committed then or later.", examples=["2026-11-22T00:00:00Z"]
+        default=None,
+        description="Committed then or later. Messages outside of transactions have no time: they "
+        "are found without one.",
+        examples=["2026-11-22T00:00:00Z"],
     )
     until: AwareDatetime | None = Field(default=None, description="Committed before.")
     from_lsn: LsnText | None = Field(
@@ -65,6 +74,7 @@ class ChangesQuery(BaseModel):
             table=self.table,
             key=parse_key(self.key),
             operations=frozenset(self.op),
+            prefix=self.prefix,
             xid=self.xid,
             since=self.since,
             until=self.until,
@@ -148,24 +158,46 @@ class ColumnValueView(ResponseModel):
     changed: bool | None = Field(description="Null: that can't be told.")
 
 
-class FoundChangeView(ResponseModel):
-    """One change of one row, or a TRUNCATE of one table."""
+class LogicalMessageView(ResponseModel):
+    """What pg_logical_emit_message wrote."""
 
-    operation: Literal["insert", "update", "delete", "truncate"]
-    schema_: str = Field(alias="schema", description="As it was then, as are the other names.")
+    transactional: bool = Field(
+        description="False: it was told at once, whatever became of the transaction around it."
+    )
+    prefix: str
+    content: str | None = Field(description="As text; null: it is not UTF-8.")
+    content_hex: str | None = Field(
+        description=r"What is not UTF-8, as \x and hexadecimal digits; null: it is text."
+    )
+
+
+class FoundChangeView(ResponseModel):
+    """One change of one row, a TRUNCATE of one table, or a logical message."""
+
+    operation: Literal["insert", "update", "delete", "truncate", "message"]
+    schema_: str = Field(
+        alias="schema",
+        description="As it was then, as are the other names. Empty of a message, which is of no "
+        "table.",
+    )
     table: str
-    table_oid: int
-    lsn: LsnText
+    table_oid: int = Field(description="0 of a message.")
+    lsn: LsnText = Field(
+        description="Where its record starts; of a message, where it ends, as PostgreSQL tells it."
+    )
     commit_lsn: LsnText = Field(
         description="Where its transaction's commit record starts. A slot rewound to here gets the "
-        "transaction next."
+        "transaction next. Of a message outside of transactions, where its own record starts."
     )
     commit_end_lsn: LsnText = Field(description="A slot advanced to here is behind it.")
     xid: int
-    committed_at: datetime
+    committed_at: datetime | None = Field(
+        description="Null of a message outside of transactions, whose record has no time."
+    )
     origin: str | None = Field(description="The replication origin that it came through.")
     columns: list[ColumnValueView]
     position: str = Field(description="Its place: `after` takes it.")
+    message: LogicalMessageView | None = Field(description="Null unless the operation is message.")
 
     model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 

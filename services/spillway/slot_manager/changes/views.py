@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spillway.service.model import ChangePage, ColumnValue, FoundChange
+    from spillway.service.model import ChangePage, ColumnValue, FoundChange, LogicalMessage
 
 
 def view(change: FoundChange) -> dict[str, Any]:
@@ -19,10 +19,23 @@ def view(change: FoundChange) -> dict[str, Any]:
         "commit_lsn": str(change.commit_lsn),
         "commit_end_lsn": str(change.commit_end_lsn),
         "xid": change.xid,
-        "committed_at": change.committed_at.isoformat().replace("+00:00", "Z"),
+        "committed_at": change.committed_at
+        and change.committed_at.isoformat().replace("+00:00", "Z"),
         "origin": change.origin,
         "columns": [column_view(column) for column in change.columns],
         "position": str(change.position),
+        "message": change.message and message_view(change.message),
+    }
+
+
+def message_view(message: LogicalMessage) -> dict[str, Any]:
+    """Give a LogicalMessageView."""
+    text = message.text
+    return {
+        "transactional": message.transactional,
+        "prefix": message.prefix,
+        "content": text,
+        "content_hex": message.hex if text is None else None,
     }
 
 
