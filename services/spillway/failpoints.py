@@ -77,6 +77,9 @@ failpoint                                 where
 ``lake.load_copied``                      history has all loaded rows, current none
 ``lake.load_published``                   current has the loaded rows, not what came meanwhile
 ``lake.load_done``                        a table is loaded, others may not be
+``lake.resync_asked``                     the job knows the wish to load a table anew, nothing is
+                                          begun
+``lake.resync_done``                      the table is loaded, the wish is still there
 ``table_sync.before_range``               a range's rows are on the target, not committed
 ``table_sync.after_range``                they are
 ``table_sync.before_finish``              all ranges of a table are durable, its state says copying

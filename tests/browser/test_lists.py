@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
@@ -237,6 +239,38 @@ def test_nothing_jumps_while_it_is_live(installation: FakeService, here: Page, p
 
 
 @pytest.mark.long
+def test_a_table_is_loaded_anew_from_its_row(installation: FakeService, here: Page) -> None:
+    """The button stands at the table, what happens is said before, and how far it is after it."""
+    here.goto("/ui/subscriptions/warehouse")
+    here.get_by_role("link", name="Load anew public.orders").click()
+    form = here.locator("#load-anew")
+    expect(form).to_contain_text("readers find the current table as it was")
+    expect(form.get_by_label("Table to load anew")).to_have_value("public.orders")
+    check_axe(here, "a table is to be loaded anew")
+    form.get_by_role("button", name="Load it anew").click()
+    expect(here.get_by_text("The table is loaded anew by the job")).to_be_visible()
+    row = here.locator("tr", has_text="public.orders")
+    expect(row).to_contain_text("Is to be loaded anew, since")
+    tables = installation.subscriptions.subscriptions["warehouse"].table_states
+    asked = {table.table for table in tables if table.resync is not None}
+    assert asked == {"public.orders"}
+
+    def tells(**values: Any) -> None:
+        told = [
+            replace(table, resync=replace(table.resync, **values)) if table.resync else table
+            for table in installation.subscriptions.subscriptions["warehouse"].table_states
+        ]
+        installation.subscriptions.change("warehouse", table_states=tuple(told))
+
+    tells(state="loading")
+    expect(row).to_contain_text("Is being loaded anew")
+    tells(state="failed", ended_at=datetime.now(UTC), reason="no such host. Name another.")
+    expect(row).to_contain_text("no such host. Name another.")
+    tells(state="done", ended_at=datetime.now(UTC), lsn=Lsn.parse("0/30"), reason=None)
+    expect(row).to_contain_text("as of 0/30")
+    check_axe(here, "a table was loaded anew")
+
+
 def test_nothing_jumps_in_a_minute(installation: FakeService, visit: Callable[..., Visit]) -> None:
     engine = installation.engine
     assert isinstance(engine, ShownEngine)

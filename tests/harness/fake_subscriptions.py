@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, UnknownSubscription
 from spillway.pg.lsn import Lsn
-from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec, SubscriptionState
+from spillway.subscriber.model import (
+    SubscriptionInfo,
+    SubscriptionSpec,
+    SubscriptionState,
+    TableResync,
+)
 from spillway.subscriber.subscriptions import check_unused, unknown_conflict
 from spillway.subscriber.targets import target_kind
 
@@ -108,6 +113,12 @@ class FakeSubscriptions:
 
     async def resume_table(self, name: str, table: str) -> SubscriptionInfo:
         return await self._of_table(name, table, "ready")
+
+    async def resync_table(self, name: str, table: str) -> SubscriptionInfo:
+        await self._of_table(name, table, "ready")
+        states = {each.table: each for each in (await self.get(name)).table_states}
+        states[table] = replace(states[table], resync=TableResync("waiting", CREATED_AT))
+        return self.change(name, table_states=tuple(states.values()))
 
     async def _of_table(self, name: str, table: str, state: str) -> SubscriptionInfo:
         states = {each.table: each for each in (await self.get(name)).table_states}

@@ -179,6 +179,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_read.py::test_a_table_that_was_being_loaded_is_left_out",
         "integration/lake/test_read.py::test_parquet_forgets",
         "integration/lake/test_read.py::test_points_are_bounded",
+        "integration/lake/test_resync.py::test_what_is_in_the_way_is_told",
         "integration/lake/test_schema_evolution.py::test_ddl_of_a_source",
         "integration/lake/test_schema_evolution.py::test_wider_and_created_again",
         "integration/test_tls.py::test_an_expired_certificate_is_said",

@@ -79,6 +79,7 @@ class SubscriptionPages(PageGroup):
             Route(f"{one}/refresh", self._refresh, methods=["POST"]),
             Route(f"{one}/tables/pause", self._pause_table, methods=["POST"]),
             Route(f"{one}/tables/resume", self._resume_table, methods=["POST"]),
+            Route(f"{one}/tables/resync", self._resync_table, methods=["POST"]),
             Route(f"{one}/skip", self._skip, methods=["POST"]),
             Route(f"{one}/drop", self._drop, methods=["POST"]),
             Route("/ui/live/subscriptions/{name}", self._live),
@@ -97,6 +98,7 @@ class SubscriptionPages(PageGroup):
             "subscription.html",
             **self._live_at(f"/ui/live/subscriptions/{name}"),
             note=request.query_params.get("note", ""),
+            anew=request.query_params.get("anew", ""),
             job=_job_of(one.target),
             lake_options=_options_with_lines(str(one.target.get("format", ""))),
             postgres=_postgres_lines(one.target),
@@ -321,6 +323,11 @@ class SubscriptionPages(PageGroup):
         name, table = request.path_params["name"], _table_of(Form(request))
         await self._subscriptions.resume_table(name, table)
         return await self._done(request, name, "table-resumed")
+
+    async def _resync_table(self, request: Request) -> Response:
+        name, table = request.path_params["name"], _table_of(Form(request))
+        await self._subscriptions.resync_table(name, table)
+        return await self._done(request, name, "table-anew")
 
     async def _skip(self, request: Request) -> Response:
         name, form = request.path_params["name"], Form(request)

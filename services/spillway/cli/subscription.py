@@ -160,19 +160,19 @@ _RATES: Final = Columns(
     names=(
         "table", "state", "sync_state", "changes", "changes_per_second", "bytes_copied",
         "bytes_total", "bytes_per_second", "seconds_left", "rows", "files", "bytes",
-        "deleted_share", "bytes_rewritten", "newest_change_at", "waiting_since",
+        "deleted_share", "bytes_rewritten", "newest_change_at", "waiting_since", "resync",
     ),
     ranked=(
         "table", "state", "changes", "changes_per_second", "bytes_copied", "bytes_total",
-        "seconds_left", "rows", "waiting_since", "bytes", "files", "deleted_share",
+        "seconds_left", "resync", "rows", "waiting_since", "bytes", "files", "deleted_share",
         "bytes_rewritten", "newest_change_at", "bytes_per_second", "sync_state",
     ),
-    sentences=("reason", "written_alone"),
+    sentences=("reason", "written_alone", "resync_reason"),
 )  # fmt: skip
 _TABLES: Final = Columns(
-    names=("table", "state", "changes", "bytes_copied", "bytes_total"),
-    ranked=("table", "state", "changes", "bytes_copied", "bytes_total"),
-    sentences=("reason",),
+    names=("table", "state", "changes", "bytes_copied", "bytes_total", "resync"),
+    ranked=("table", "state", "changes", "bytes_copied", "bytes_total", "resync"),
+    sentences=("reason", "resync_reason"),
 )
 #: The program of a refreshed subscription is begun anew in the service's time, a few seconds.
 _REFRESHED_S: Final = 5.0
@@ -412,6 +412,28 @@ def resume_table(name: Name, table: OneTable) -> Answer:
     return _shown(call("POST", "subscriptions", name, "tables", table, "resume"))
 
 
+@app.command("resync-table")
+@shows()
+def resync_table(
+    name: Name,
+    table: OneTable,
+    wait: waiting.Wait = False,
+    timeout: waiting.Timeout = waiting.TIMEOUT_S,
+    yes: Yes = False,
+) -> Answer:
+    """Have one table of a lake loaded anew by the job, while it and the others are followed."""
+    confirm(
+        f"Load {table} anew? Its current rows in the lake of {name} give way to the source's, when "
+        "all of them are there; its history stays, and gets them, too. What is set aside comes "
+        "back.",
+        yes=yes,
+    )
+    answer = call("POST", "subscriptions", name, "tables", table, "resync")
+    if wait:
+        answer = _until(name, waiting.TableIsLoaded(table), timeout)
+    return _shown(answer)
+
+
 @app.command()
 @shows()
 def skip(
@@ -638,7 +660,17 @@ def _readable_table(table: dict[str, Any]) -> dict[str, Any]:
     rates = ("changes_per_second", "bytes_per_second", "seconds_left")
     rounded = {n: None if table[n] is None else round(table[n]) for n in rates}
     share = table["deleted_share"]
+    table = _with_resync(table)
     return {**table, **rounded, "deleted_share": None if share is None else round(share, 3)}
+
+
+def _with_resync(table: dict[str, Any]) -> dict[str, Any]:
+    """Have how the wish to load it anew is as a word, and why it failed beside it, if that is not
+    what the table waits for, and said, anyway.
+    """
+    resync = table["resync"] or {"state": None, "reason": None}
+    reason = None if resync["reason"] == table["reason"] else resync["reason"]
+    return {**table, "resync": resync["state"], "resync_reason": reason}
 
 
 def _until(name: str, missing: Callable[[dict[str, Any]], str], timeout_s: float) -> dict[str, Any]:
@@ -671,7 +703,7 @@ def _shown(answer: dict[str, Any]) -> Answer:
         shown["last_batch"] = _batch_text(shown["last_batch"])
     parts: list[Rows | Record | Text] = [Record(shown)]
     if tables:
-        parts.append(Rows(tables, _TABLES))
+        parts.append(Rows([_with_resync(one) for one in tables], _TABLES))
     if notes:
         parts.append(Text(notes, "good to know of the target"))
     return Answer(answer, [answer["name"]], parts)

@@ -148,6 +148,33 @@ def subscription_is_running(subscription: dict[str, Any]) -> str:
     return f"it is {subscription['state']}"
 
 
+class TableIsLoaded:
+    """Whether a table of a lake was loaded anew, as somebody asked."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    def __call__(self, subscription: dict[str, Any]) -> str:
+        """Say what keeps it from being loaded.
+
+        Raises:
+            NotReady: it could not be.
+        """
+        tables = {one["table"]: one for one in subscription["table_states"]}
+        found = tables.get(self._table, {})
+        resync = found.get("resync") or {"state": "waiting"}
+        if resync["state"] == "failed":
+            raise NotReady(
+                f"{self._table} could not be loaded anew: {resync['reason']}",
+                hint=f"`spillway subscription tables {subscription['name']}` says how it is.",
+            )
+        if resync["state"] == "done":
+            return ""
+        if found.get("bytes_total"):
+            return f"{100 * found['bytes_copied'] // found['bytes_total']} % are copied"
+        return f"its load is {resync['state']}" if resync["state"] == "waiting" else "it begins"
+
+
 def _failed(code: str | None, message: str, hint: str | None) -> SpillwayError:
     return remote_error(code or NotReady.code, message, hint=hint or "")
 

@@ -63,6 +63,9 @@ class TableStatus:
     #: of a lake: when the oldest change was committed that history has and current has not; None:
     #: there is none
     waiting_since: str | None = None
+    #: of a lake: how the last wish to load the table anew is, see
+    #: :class:`spillway.subscriber.model.TableResync`; None: nobody asked
+    resync: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)

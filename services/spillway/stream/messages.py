@@ -27,7 +27,12 @@ if TYPE_CHECKING:
         SourceInfo,
         TableInfo,
     )
-    from spillway.subscriber.model import LastBatch, SubscriptionInfo, TableState
+    from spillway.subscriber.model import (
+        LastBatch,
+        SubscriptionInfo,
+        TableResync,
+        TableState,
+    )
     from spillway.subscriber.stats import SubscriptionStats
 
 
@@ -295,6 +300,19 @@ def _table_message(table: TableState) -> subscriptions_pb2.SubscribedTable:
         figures_at=timestamp(table.figures_at),
         newest_change_at=timestamp(table.newest_change_at),
         waiting_since=timestamp(table.waiting_since),
+        resync=_resync_message(table.resync),
+    )
+
+
+def _resync_message(resync: TableResync | None) -> subscriptions_pb2.TableResync | None:
+    if resync is None:
+        return None
+    return subscriptions_pb2.TableResync(
+        state=resync.state,
+        asked_at=timestamp(resync.asked_at),
+        ended_at=timestamp(resync.ended_at),
+        lsn=resync.lsn or 0,
+        reason=resync.reason,
     )
 
 

@@ -144,6 +144,13 @@ class SubscriptionService(subscriptions_pb2_grpc.SubscriptionServiceServicer):
         return subscription_message(resumed)
 
     @errors_as_statuses
+    async def ResyncSubscriptionTable(
+        self, request: pb.SubscriptionTableRequest, context: Any
+    ) -> pb.Subscription:
+        asked = await self._subscriptions.resync_table(request.name, request.table)
+        return subscription_message(asked)
+
+    @errors_as_statuses
     async def GetSubscriptionLog(
         self, request: pb.GetSubscriptionLogRequest, context: Any
     ) -> pb.SubscriptionLog:

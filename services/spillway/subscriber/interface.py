@@ -93,6 +93,18 @@ class SubscriptionInterface(Protocol):
         """
         ...
 
+    async def resync_table(self, name: str, table: str) -> SubscriptionInfo:
+        """Have its program load a table anew, as of an LSN, while the others go on; the wish is
+        durable when this returns. One that waits already stays.
+
+        Raises:
+            InvalidRequest: it has no such table.
+            Conflict: the table is being copied, or the subscription is disabled.
+            TableNotReadable: the source does not let the role read it; with the SQL that mends it.
+            UnsupportedFeature: its kind of target can't.
+        """
+        ...
+
     async def drop(self, name: str, *, keep_slot: bool = False) -> list[str]:
         """Drop a subscription and its slot; the target's data stay as they are.
 

@@ -144,9 +144,9 @@ class LakeTarget(TargetKind):
         if plan.skip_lsn is not None:
             words.append(f"--skip-to={plan.skip_lsn}")
         words += arguments(target)
-        if not plan.copy_data:
-            return Program(tuple(words))
-        words.append("--initial-load")
+        if plan.copy_data:
+            words.append("--initial-load")
+        # Tables may be asked for anew, too.
         return Program(tuple(words), {"SPILLWAY_LAKE_SOURCE_DSN": plan.dsn})
 
     def check_program(self, plan: RunPlan) -> Program:
@@ -160,7 +160,7 @@ class LakeTarget(TargetKind):
 
     def table_program(self, plan: RunPlan, table: str, action: TableAction) -> Program:
         """Return the command that sets the table aside, or has it come back, with the job's next
-        batch.
+        batch, or asks the job to load it anew.
         """
         words = [sys.executable, "-m", "spillway.cli", "lake", action.value]
         return Program((*words, f"--path={plan.target['path']}", f"--table={table}"))

@@ -63,6 +63,21 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class TableResync:
+    """The last wish to load a table of a lake anew."""
+
+    #: waiting, loading, done, failed; what failed is tried again, unless the reason says otherwise
+    state: str
+    asked_at: datetime
+    #: when it was done, or failed last
+    ended_at: datetime | None = None
+    #: as of which it was loaded
+    lsn: Lsn | None = None
+    #: why it failed, and what mends it
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """One table of a subscription, as its program tells."""
 
@@ -94,6 +109,8 @@ class TableState:
     newest_change_at: datetime | None = None
     #: of a lake: when the oldest change was committed that history has and current has not
     waiting_since: datetime | None = None
+    #: of a lake: the last wish to load it anew; None: there was none
+    resync: TableResync | None = None
     #: over the last seconds; None while that is not known: no program runs, or one has just begun
     changes_per_second: float | None = None
     bytes_per_second: float | None = None

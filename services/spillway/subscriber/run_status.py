@@ -11,7 +11,10 @@ known is still known when either side has died. ::
          "changes": n, "bytes_copied": n | null, "bytes_total": n | null, "reason": text | null,
          "sync_state": text | null, "written_alone": text | null,
          "rows", "files", "bytes", "deleted_rows", "bytes_rewritten": n | null,
-         "figures_at", "newest_change_at", "waiting_since": time | null}},
+         "figures_at", "newest_change_at", "waiting_since": time | null,
+         "resync": {
+             "state": "waiting" | "loading" | "done" | "failed", "asked_at": time,
+             "ended_at": time | null, "lsn": LSN | null, "reason": text | null} | null}},
      "last_batch": {
          "ended_at": time, "seconds": x, "changes": n, "tables": n,
          "from_lsn": LSN, "to_lsn": LSN} | null,
@@ -30,7 +33,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.pg.lsn import Lsn
-from spillway.subscriber.model import Failure, LastBatch, TableState
+from spillway.subscriber.model import Failure, LastBatch, TableResync, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +62,17 @@ class RunStatus:
     def is_copying(self) -> bool:
         """Whether tables are still to be copied."""
         return any(table.state in ("waiting", "copying") for table in self.tables)
+
+    @property
+    def has_first_copies(self) -> bool:
+        """Whether tables are still to be copied that nobody asked for: what was asked for anew is
+        kept by its wish, whatever the program is started with.
+        """
+        return any(
+            table.state in ("waiting", "copying")
+            and (table.resync is None or table.resync.state == "done")
+            for table in self.tables
+        )
 
     @property
     def has_copies_under_way(self) -> bool:
@@ -109,6 +123,19 @@ def _table(name: str, told: dict[str, Any]) -> TableState:
         figures_at=_time(told.get("figures_at")),
         newest_change_at=_time(told.get("newest_change_at")),
         waiting_since=_time(told.get("waiting_since")),
+        resync=_resync(told.get("resync")),
+    )
+
+
+def _resync(told: dict[str, Any] | None) -> TableResync | None:
+    if told is None:
+        return None
+    return TableResync(
+        state=str(told["state"]),
+        asked_at=datetime.fromisoformat(str(told["asked_at"])),
+        ended_at=_time(told["ended_at"]),
+        lsn=None if told["lsn"] is None else Lsn.parse(str(told["lsn"])),
+        reason=_text(told["reason"]),
     )
 
 

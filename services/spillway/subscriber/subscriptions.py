@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from spillway.service.model import SlotInfo
     from spillway.store.metadata import MetadataStore
     from spillway.store.rows import Fence
+    from spillway.subscriber.model import TableState
 
 log = logging.getLogger(__name__)
 
@@ -377,11 +378,15 @@ class Subscriptions:
     async def resume_table(self, name: str, table: str) -> SubscriptionInfo:
         return await self._of_table(name, table, TableAction.RESUME)
 
+    async def resync_table(self, name: str, table: str) -> SubscriptionInfo:
+        return await self._of_table(name, table, TableAction.RESYNC)
+
     async def _of_table(self, name: str, table: str, action: TableAction) -> SubscriptionInfo:
         """Do something with one table beside the program, which goes on."""
         async with self._lock(name):
             supervisor = self._served(name)
-            kind = str(supervisor.row.target.get("kind"))
+            row = supervisor.row
+            kind = str(row.target.get("kind"))
             known = {each.table: each for each in supervisor.status.tables}
             if table not in known:
                 raise InvalidRequest(
@@ -390,16 +395,21 @@ class Subscriptions:
                     f"spillway subscription tables {name}",
                     relation=table,
                 )
-            if action is TableAction.PAUSE and known[table].state in ("waiting", "copying"):
+            program = None
+            if self._service is not None:
+                plan = supervisor.plan(self._service)
+                program = target_kind(kind).table_program(plan, table, action)
+            if action is TableAction.RESYNC:
+                if program is None:
+                    raise _not_anew(name, kind, table)
+                _check_resync(row, known[table])
+                await self._engine.check_readable(row.source, row.database, [table])
+            elif action is TableAction.PAUSE and known[table].state in ("waiting", "copying"):
                 raise Conflict(
                     f"{table} is still being copied",
                     hint="Pause it when it is ready, or disable the subscription.",
                     relation=table,
                 )
-            program = None
-            if self._service is not None:
-                plan = supervisor.plan(self._service)
-                program = target_kind(kind).table_program(plan, table, action)
             if program is None or self._service is None:
                 raise UnsupportedFeature(
                     f'one table of a subscription of kind "{kind}" can\'t be paused or resumed',
@@ -408,6 +418,8 @@ class Subscriptions:
                     relation=table,
                 )
             await supervisor.run_briefly(self._service, program)
+            if action is TableAction.RESYNC:
+                supervisor.resync_asked(table)
             return await self._info(supervisor)
 
     async def drop(self, name: str, *, keep_slot: bool = False) -> list[str]:
@@ -833,6 +845,32 @@ def check_unused(source: str, held: Sequence[str]) -> None:
             source=source,
             subscriptions=sorted(held),
         )
+
+
+def _check_resync(row: SubscriptionRow, table: TableState) -> None:
+    """Refuse a wish that nobody would fulfil, or that is being fulfilled."""
+    if not row.enabled:
+        raise Conflict(
+            f'subscription "{row.name}" is disabled: no program of it runs that could load '
+            f"{table.table}",
+            hint=f"Enable it first: spillway subscription enable {row.name}",
+            relation=table.table,
+        )
+    if table.state == "copying" or (table.state == "waiting" and not table.reason):
+        raise Conflict(
+            f"{table.table} is being copied at this time",
+            hint="Ask for it when it is ready, if it is still to be loaded anew then.",
+            relation=table.table,
+        )
+
+
+def _not_anew(name: str, kind: str, table: str) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f'tables of a subscription of kind "{kind}" can\'t be loaded anew one by one',
+        hint="Have what differs mended in place, as a PostgreSQL's rows can be: spillway "
+        f"subscription repair {name}",
+        relation=table,
+    )
 
 
 def _row(spec: SubscriptionSpec) -> SubscriptionRow:

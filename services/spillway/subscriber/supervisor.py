@@ -37,6 +37,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.caller import OWN_SOCKET_VARIABLE, SUBSCRIPTION_VARIABLE
@@ -51,7 +52,7 @@ from spillway.store.rows import ConflictTotals
 from spillway.subscriber.backoff import Backoff
 from spillway.subscriber.conflict_file import FILE as CONFLICTS_FILE
 from spillway.subscriber.conflict_file import ConflictReader
-from spillway.subscriber.model import Failure, SubscriptionState
+from spillway.subscriber.model import Failure, SubscriptionState, TableResync
 from spillway.subscriber.run_log import RunLog
 from spillway.subscriber.run_processes import (
     TOKEN_VARIABLE,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface
     from spillway.store.metadata import MetadataStore
     from spillway.store.rows import Fence, SubscriptionRow
+    from spillway.subscriber.model import TableState
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +135,8 @@ class Supervisor:
         self._rates = TableRates()
         self._met = ConflictReader(directory / CONFLICTS_FILE)
         self._taking = asyncio.Lock()
+        #: wishes that its program has not told of: what it told before, and what is told meanwhile
+        self._resyncs: dict[str, tuple[TableResync | None, TableResync]] = {}
 
     @property
     def state(self) -> SubscriptionState:
@@ -157,6 +161,25 @@ class Supervisor:
         """Learn what the last program told."""
         told = await asyncio.to_thread(RunStatus.load, self._directory)
         self.status = told or RunStatus()
+
+    def resync_asked(self, table: str) -> None:
+        """Hear that a table is to be loaded anew: that is told until its program tells."""
+        now = datetime.now(UTC)
+        for each in self.status.tables:
+            if each.table == table and (each.resync is None or each.resync.state != "waiting"):
+                self._resyncs[table] = (each.resync, TableResync("waiting", now))
+        self.status = replace(self.status, tables=tuple(map(self._asked, self.status.tables)))
+
+    def _asked(self, table: TableState) -> TableState:
+        """Return a table as its program tells, with what it does not know yet."""
+        before, asked = self._resyncs.get(table.table, (None, None))
+        if asked is None:
+            return table
+        if table.resync not in (before, asked):
+            # It knows by now.
+            del self._resyncs[table.table]
+            return table
+        return replace(table, resync=asked)
 
     async def take_conflicts(self, metadata: MetadataStore, fence: Fence) -> None:
         """Put the conflicts that its program wrote down into the metadata store.
@@ -439,12 +462,13 @@ class Supervisor:
         status = await asyncio.to_thread(RunStatus.load, self._directory)
         if status is None or status.run != token:
             return
-        self.status = replace(status, tables=self._rates.of(time.monotonic(), status.tables))
+        tables = self._rates.of(time.monotonic(), status.tables)
+        self.status = replace(status, tables=tuple(map(self._asked, tables)))
         if not status.begun or status.error is not None:
             return
         row = self.row
         # Tables that are no part of this run yet are still to be copied.
-        done = not status.is_copying and row.resolved_tables == self._tables
+        done = not status.has_first_copies and row.resolved_tables == self._tables
         phase = "copied" if done else "begun"
         if row.phase != phase or row.error_code is not None:
             try:

@@ -43,6 +43,8 @@ class TableAction(StrEnum):
 
     PAUSE = "pause"
     RESUME = "resume"
+    #: load it anew
+    RESYNC = "resync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +188,8 @@ class TargetKind(ABC):
         table: str,  # noqa: ARG002
         action: TableAction,  # noqa: ARG002
     ) -> Program | None:
-        """Say what does that to one table, ``schema.table``, beside the running program; it ends in
-        seconds. None: nothing does.
+        """Say what does that to one table, ``schema.table``, beside the running program, or makes
+        it durable that the program is to; it ends in seconds. None: nothing does.
         """
         return None
 

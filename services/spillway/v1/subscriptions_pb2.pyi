@@ -253,8 +253,22 @@ class SubscriptionFailure(_message.Message):
     hint: str
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
+class TableResync(_message.Message):
+    __slots__ = ("state", "asked_at", "ended_at", "lsn", "reason")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    LSN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    asked_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    lsn: int
+    reason: str
+    def __init__(self, state: _Optional[str] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lsn: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class SubscribedTable(_message.Message):
-    __slots__ = ("table", "state", "changes", "bytes_copied", "bytes_total", "reason", "sync_state", "written_alone", "changes_per_second", "bytes_per_second", "seconds_left", "rows", "files", "bytes", "deleted_rows", "deleted_share", "bytes_rewritten", "figures_at", "newest_change_at", "waiting_since")
+    __slots__ = ("table", "state", "changes", "bytes_copied", "bytes_total", "reason", "sync_state", "written_alone", "changes_per_second", "bytes_per_second", "seconds_left", "rows", "files", "bytes", "deleted_rows", "deleted_share", "bytes_rewritten", "figures_at", "newest_change_at", "waiting_since", "resync")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +289,7 @@ class SubscribedTable(_message.Message):
     FIGURES_AT_FIELD_NUMBER: _ClassVar[int]
     NEWEST_CHANGE_AT_FIELD_NUMBER: _ClassVar[int]
     WAITING_SINCE_FIELD_NUMBER: _ClassVar[int]
+    RESYNC_FIELD_NUMBER: _ClassVar[int]
     table: str
     state: str
     changes: int
@@ -295,7 +310,8 @@ class SubscribedTable(_message.Message):
     figures_at: _timestamp_pb2.Timestamp
     newest_change_at: _timestamp_pb2.Timestamp
     waiting_since: _timestamp_pb2.Timestamp
-    def __init__(self, table: _Optional[str] = ..., state: _Optional[str] = ..., changes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., bytes_total: _Optional[int] = ..., reason: _Optional[str] = ..., sync_state: _Optional[str] = ..., written_alone: _Optional[str] = ..., changes_per_second: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., seconds_left: _Optional[float] = ..., rows: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., deleted_rows: _Optional[int] = ..., deleted_share: _Optional[float] = ..., bytes_rewritten: _Optional[int] = ..., figures_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., newest_change_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waiting_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    resync: TableResync
+    def __init__(self, table: _Optional[str] = ..., state: _Optional[str] = ..., changes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., bytes_total: _Optional[int] = ..., reason: _Optional[str] = ..., sync_state: _Optional[str] = ..., written_alone: _Optional[str] = ..., changes_per_second: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., seconds_left: _Optional[float] = ..., rows: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., deleted_rows: _Optional[int] = ..., deleted_share: _Optional[float] = ..., bytes_rewritten: _Optional[int] = ..., figures_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., newest_change_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waiting_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., resync: _Optional[_Union[TableResync, _Mapping]] = ...) -> None: ...
 
 class GetSubscriptionStatsRequest(_message.Message):
     __slots__ = ("name",)

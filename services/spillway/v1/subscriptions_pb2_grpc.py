@@ -89,6 +89,11 @@ class SubscriptionServiceStub:
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
                 _registered_method=True)
+        self.ResyncSubscriptionTable = channel.unary_unary(
+                '/spillway.v1.SubscriptionService/ResyncSubscriptionTable',
+                request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+                _registered_method=True)
         self.GetSubscriptionLog = channel.unary_unary(
                 '/spillway.v1.SubscriptionService/GetSubscriptionLog',
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionLogRequest.SerializeToString,
@@ -183,6 +188,13 @@ class SubscriptionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResyncSubscriptionTable(self, request, context):
+        """One table of a lake is loaded anew by the job, as of an LSN; the wish is durable when it is answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSubscriptionLog(self, request, context):
         """The end of what its programs printed.
         """
@@ -259,6 +271,11 @@ def add_SubscriptionServiceServicer_to_server(servicer, server):
             ),
             'ResumeSubscriptionTable': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeSubscriptionTable,
+                    request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
+            ),
+            'ResyncSubscriptionTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResyncSubscriptionTable,
                     request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
             ),
@@ -573,6 +590,33 @@ class SubscriptionService:
             request,
             target,
             '/spillway.v1.SubscriptionService/ResumeSubscriptionTable',
+            spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+            spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResyncSubscriptionTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SubscriptionService/ResyncSubscriptionTable',
             spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
             spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
             options,

@@ -59,6 +59,9 @@ SUBSCRIPTION_ACTIONS: Final[Mapping[str, Action]] = {
     "skip": Action("Subscription {name} skipped what commits before {lsn}", "subscription"),
     "pause_table": Action("{table} of subscription {name} was paused", "subscription"),
     "resume_table": Action("{table} of subscription {name} was resumed", "subscription"),
+    "resync_table": Action(
+        "{table} of subscription {name} was asked to be loaded anew", "subscription"
+    ),
     "drop": Action("Subscription {name} was dropped", "subscription"),
 }
 USER_ACTIONS: Final[Mapping[str, Action]] = {

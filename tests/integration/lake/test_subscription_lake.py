@@ -137,8 +137,21 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         assert again["restarts"] > info["restarts"]
         wait_equal(service, pg15, lake, "t")
 
+        # A table is asked for anew, and the program is killed before it can have loaded it: who
+        # comes next does, once.
+        asked = service.call("POST", "/subscriptions/shop/tables/public.t/resync")
+        assert asked["table_states"][0]["resync"]["state"] == "waiting"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(again["pid"], signal.SIGKILL)
+        pg15.execute("UPDATE t SET v = 'anew' WHERE id <= 20")
+        wait(service, lambda s: (s["table_states"][0]["resync"] or {}).get("state") == "done")
+        info = wait(service, lambda s: s["state"] == "streaming")
+        assert info["table_states"][0]["resync"]["reason"] is None
+        wait_equal(service, pg15, lake, "t")
+
         # The service is killed, and what it had started with it; another table is published
-        # meanwhile.
+        # meanwhile. So is a wish.
+        service.call("POST", "/subscriptions/shop/tables/public.t/resync")
         serve.kill()
         before = RunRecord.load(tmp_path / "data" / "subscriptions" / "shop")
         assert before is not None
@@ -148,6 +161,13 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         service.wait_decoded("shop", pg15)
         wait(service, lambda s: s["pid"] not in (None, before.pid))
         assert processes_of(before) == []
+        wait(
+            service,
+            lambda s: (
+                s["pid"] not in (None, before.pid)
+                and s["table_states"][0]["resync"]["state"] == "done"
+            ),
+        )
         # Not before Spark has started twice for it.
         service.call("POST", "/subscriptions/shop/disable")
         service.call("POST", "/subscriptions/shop/refresh")

@@ -185,7 +185,7 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
     simple = {
         # They take nothing but a name, or what others among the cases take.
         "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications",
-        "check", "pause-table", "repair", "resume-table", "verify",
+        "check", "pause-table", "repair", "resume-table", "resync-table", "verify",
         "refresh", "restart", "sequences", "show", "snapshot", "stats", "tables",
     }  # fmt: skip
     program = typer.main.get_group(app)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spillway.cli import main, waiting
 from spillway.errors import SpillwayError
-from spillway.subscriber.model import TableState
+from spillway.pg.lsn import Lsn
+from spillway.subscriber.model import TableResync, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +61,40 @@ def test_until_its_tables_are_ready(
     code, out, err = run("subscription enable a --wait -o name")
     assert (code, out) == (0, "a\n")
     assert "1 of 2 tables are ready, public.b is copying" in err
+
+
+def test_until_a_table_is_loaded_anew(
+    service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"{CREATE} --disabled")
+    at = datetime(2026, 11, 26, tzinfo=UTC)
+
+    def tells(table: TableState, resync: TableResync) -> None:
+        service.subscriptions.change("a", table_states=(replace(table, resync=resync),))
+
+    table = TableState("public.t", "ready")
+    service.subscriptions.change("a", table_states=(table,))
+    copying = replace(table, state="copying", bytes_copied=25, bytes_total=100)
+    steps = iter(
+        [
+            (replace(table, state="waiting"), TableResync("loading", at)),
+            (copying, TableResync("loading", at)),
+            (table, TableResync("done", at, at, Lsn(16))),
+        ]
+    )
+    monkeypatch.setattr(waiting, "pause", lambda _: tells(*next(steps)))
+    code, out, err = run("subscription resync-table a public.t --yes --wait -o name")
+    assert (code, out) == (0, "a\n")
+    for said in ("its load is waiting", "it begins", "25 % are copied"):
+        assert said in err
+    assert "done" in run("subscription tables a -o wide")[1]
+
+    failed = TableResync("failed", at, at, reason="no such host. Name another.")
+    monkeypatch.setattr(waiting, "pause", lambda _: tells(table, failed))
+    code, out, err = run("subscription resync-table a public.t --yes --wait")
+    assert (code, out) == (1, "")
+    assert "public.t could not be loaded anew: no such host" in err
+    assert "no such host. Name another." in run("subscription show a")[1]
 
 
 def test_it_is_bounded(service: FakeService, run: Run) -> None:

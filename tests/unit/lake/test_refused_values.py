@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -19,7 +19,6 @@ from spillway.consumer.snapshots import SourceTable
 from spillway.errors import LakeError, ValueNotRepresentable
 from spillway.lake.batch import plan as planning
 from spillway.lake.batch.schema_policy import OnSchemaChange
-from spillway.lake.job import run as job_run
 from spillway.lake.load.initial_load import InitialLoad, LoadFailed
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import ENVELOPE, parse_message
@@ -300,35 +299,3 @@ def test_what_is_the_trouble_of_all_ends_a_load(tmp_path: Path, error: Exception
     assert "public.a" in load.loaded
     assert len(load.loaded) < 8
     assert failed_loads(tmp_path) == {}
-
-
-def test_a_continuous_job_loads_them_again_until_they_are_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_run, "_LOAD_AGAIN_S", 0.01)
-    (table,) = tables_of(tmp_path, ("b",))
-    error = LakeError("no", relation="public.b")
-    tries: list[list[str]] = []
-
-    class Again(Load):
-        def choose(self, wanted: Sequence[str], **_: bool) -> list[SourceTable]:
-            tries.append(list(wanted))
-            if len(tries) == 3:
-                self.failures.clear()
-                store_state(tmp_path, "public.b", LoadState("public.b"))
-            return [table]
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    load = Again(tmp_path, {"public.b": error})
-    failed = [each.table for each in load.run([table])]
-    job_run._load_again(failed, tmp_path, lambda: load, threading.Event())
-    assert tries == [["public.b"]] * 3
-    assert load.loaded == ["public.b"]
-    # One that a command loaded meanwhile is not loaded again.
-    job_run._load_again(["public.b"], tmp_path, lambda: load, threading.Event())
-    assert len(tries) == 3

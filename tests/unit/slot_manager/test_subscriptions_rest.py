@@ -262,6 +262,21 @@ async def test_stats_and_conflicts(
     assert refused.json()["code"] == "invalid_request"
 
 
+async def test_a_table_is_asked_for_anew(
+    client: httpx.AsyncClient, subscriptions: FakeSubscriptions
+) -> None:
+    await create(client)
+    subscriptions.change("a", table_states=(TableState("public.t", "ready"),))
+    asked = (await client.post("/v1/subscriptions/a/tables/public.t/resync")).json()
+    assert asked["table_states"][0]["resync"] == {
+        "state": "waiting", "asked_at": "2026-11-22T08:00:00Z", "ended_at": None, "lsn": None,
+        "reason": None,
+    }  # fmt: skip
+    assert (await client.get("/v1/subscriptions/a")).json() == asked
+    refused = await client.post("/v1/subscriptions/a/tables/public.x/resync")
+    assert refused.json()["code"] == "invalid_request"
+
+
 async def test_series_of_tables_are_bounded(
     client: httpx.AsyncClient, subscriptions: FakeSubscriptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

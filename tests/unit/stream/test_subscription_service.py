@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -69,6 +70,9 @@ async def test_one_table_is_paused_and_resumed(stub: Any, subscriptions: FakeSub
     one = pb.SubscriptionTableRequest(name="a", table="public.t")
     assert (await stub.PauseSubscriptionTable(one)).table_states[0].state == "paused"
     assert (await stub.ResumeSubscriptionTable(one)).table_states[0].state == "ready"
+    asked = (await stub.ResyncSubscriptionTable(one)).table_states[0].resync
+    assert (asked.state, asked.asked_at.ToDatetime(UTC)) == ("waiting", CREATED_AT)
+    assert (asked.HasField("ended_at"), asked.lsn, asked.HasField("reason")) == (False, 0, False)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.PauseSubscriptionTable(pb.SubscriptionTableRequest(name="a", table="public.x"))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

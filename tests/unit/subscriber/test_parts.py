@@ -25,7 +25,7 @@ from spillway.subscriber.run_start import LOCKED
 from spillway.subscriber.run_status import RunStatus
 from spillway.subscriber.supervisor import error_in
 from spillway.subscriber.table_rates import TableRates
-from spillway.subscriber.targets import RunPlan, kind_names, target_kind
+from spillway.subscriber.targets import RunPlan, TableAction, kind_names, target_kind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -325,7 +325,10 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
         assert check.environment == {}
     bare = LakeTarget().program(plan(copy_data=False))
     assert "--initial-load" not in bare.arguments
-    assert bare.environment == {}
+    # Tables may be asked for anew.
+    assert bare.environment == {"SPILLWAY_LAKE_SOURCE_DSN": "host=db password=s3cret"}
+    anew = LakeTarget().table_program(plan(), "a.b", TableAction.RESYNC)
+    assert anew.arguments[3:] == ("lake", "resync", f"--path={LAKE['path']}", "--table=a.b")
 
 
 def test_a_partitioned_table_that_is_one_in_the_lake() -> None:

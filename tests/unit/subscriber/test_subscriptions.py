@@ -431,6 +431,76 @@ async def test_a_table_that_is_copied_is_not_paused(stage: Stage) -> None:
         await stage.subscriptions.resume_table("a", "public.a")
 
 
+async def test_one_table_is_asked_for_anew(stage: Stage) -> None:
+    """It is told at once, until the program tells of it itself."""
+    stage.engine.tables[("shop", "shop")] = [table("public.a"), table("public.b")]
+    await stage.create("a", tables=("public.a", "public.b"))
+    pid = (await stage.wait("a", streams)).pid
+    for _ in range(2):
+        info = await stage.subscriptions.resync_table("a", "public.b")
+        wishes = {t.table: t.resync.state if t.resync else None for t in info.table_states}
+        assert wishes == {"public.a": None, "public.b": "waiting"}
+    (asked,) = stage.root.rglob("*.asked")
+    assert asked.read_text() == "resync public.b;resync public.b;"
+    # Looks go on, and it has not told.
+    await asyncio.sleep(1.2)
+    info = await stage.subscriptions.get("a")
+    assert (info.pid, info.table_states[1].resync is not None) == (pid, True)
+    with pytest.raises(InvalidRequest, match=r"no table public\.c"):
+        await stage.subscriptions.resync_table("a", "public.c")
+    status = next(stage.root.rglob("status.json"))
+    told = json.loads(status.read_text())
+    told["tables"]["public.b"]["resync"] = {
+        "state": "done", "asked_at": "2026-11-26T00:00:00+00:00", "lsn": "0/10", "reason": None,
+        "ended_at": "2026-11-26T00:01:00+00:00",
+    }  # fmt: skip
+    beside = status.with_suffix(".new")
+    beside.write_text(json.dumps(told))
+    beside.replace(status)
+    info = await stage.wait(
+        "a", lambda i: i.table_states[1].resync and i.table_states[1].resync.state == "done"
+    )
+    assert info.table_states[1].resync is not None
+    assert info.table_states[1].resync.lsn == 0x10
+
+    # What nobody would do, and what the source does not let anybody read.
+    stage.engine.unreadable.append("public.b")
+    with pytest.raises(TableNotReadable):
+        await stage.subscriptions.resync_table("a", "public.b")
+    stage.engine.unreadable.clear()
+    await stage.subscriptions.disable("a")
+    with pytest.raises(Conflict, match="is disabled: no program") as raised:
+        await stage.subscriptions.resync_table("a", "public.b")
+    assert command(remedy(raised.value, "conflict"), "subscription enable", NAME="a")[2:] == ["a"]
+    await stage.subscriptions.enable("a")
+    await stage.wait("a", streams)
+    await stage.subscriptions.resync_table("a", "public.b")
+    assert asked.read_text().count("resync") == 3
+
+
+async def test_a_table_that_is_copied_is_not_asked_for(stage: Stage) -> None:
+    stage.engine.tables[("shop", "shop")] = [table("public.a")]
+    await stage.create("a", tables=("public.a",))
+    await stage.wait("a", streams)
+    supervisor = stage.subscriptions._supervisors["a"]
+    for state, reason, is_refused in (
+        ("copying", None, True), ("waiting", None, True), ("waiting", "infinity", False),
+    ):  # fmt: skip
+        one = replace(supervisor.status.tables[0], state=state, reason=reason)
+        supervisor.status = replace(supervisor.status, tables=(one,))
+        if is_refused:
+            with pytest.raises(Conflict, match="being copied at this time"):
+                await stage.subscriptions.resync_table("a", "public.a")
+        else:
+            await stage.subscriptions.resync_table("a", "public.a")
+    copying = {"kind": "fake", "mode": "copying", "path": "/b"}
+    await stage.create("b", tables=("public.a",), target=copying)
+    await stage.wait("b", lambda one: one.state == S.COPYING)
+    # Its kind has nothing that loads one.
+    with pytest.raises(UnsupportedFeature, match="can't be loaded anew one by one"):
+        await stage.subscriptions.resync_table("b", "public.a")
+
+
 @pytest.mark.parametrize("keep_slot", [False, True])
 async def test_drop(stage: Stage, keep_slot: bool) -> None:
     await stage.create("a")

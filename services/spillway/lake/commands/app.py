@@ -32,6 +32,7 @@ from spillway.lake.commands.pin import pin_tables
 from spillway.lake.commands.register import register_tables
 from spillway.lake.commands.replay import replay
 from spillway.lake.commands.resume import resume_tables
+from spillway.lake.commands.resync import resync_tables
 from spillway.lake.commands.verify import points, verify
 from spillway.lake.job.check import check_lake
 from spillway.lake.job.run import JobSettings
@@ -70,6 +71,7 @@ app.command("maintain")(maintain_now)
 app.command("register")(register_tables)
 app.command("pause")(pause_tables)
 app.command("resume")(resume_tables)
+app.command("resync")(resync_tables)
 
 
 #: The command's own, and those that make a field of the job's settings together. The others are
@@ -212,7 +214,7 @@ def run(
             skip_to=None if skip_to is None else Lsn.parse(skip_to),
             jars=jars,
             initial_load=initial_load,
-            source_dsn=source_dsn(context, source) if initial_load else "",
+            source_dsn=source_dsn(context, source),
             **job_settings(options),
         )
         jobs = settings_of(every, slot, lake_path(checkpoint) if checkpoint else None)

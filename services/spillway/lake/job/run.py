@@ -10,7 +10,7 @@ Being killed at any instant is allowed too; it only costs the batch at hand, whi
 Rows that were in a table before the slot was created are not in the slot. With ``initial_load``,
 tables that the lake doesn't have are loaded from the source
 (:mod:`spillway.lake.load.initial_load`): before the query with ``available-now``, beside it with
-``continuous``.
+``continuous``. So are tables that somebody wants anew (:mod:`spillway.lake.job.table_loads`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, handed_on
 from spillway.errors import (
     LakeError,
-    LakeTableConflict,
     NotReady,
     SpillwayError,
     UnsupportedFeature,
@@ -37,6 +36,7 @@ from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.catalogs import registration
 from spillway.lake.job.registration_watch import RegistrationWatch
 from spillway.lake.job.table_figures import FigureWatch
+from spillway.lake.job.table_loads import Ending, table_loads
 from spillway.lake.load import run as initial_load_run
 from spillway.lake.session import session_for
 from spillway.lake.state import boundaries, column_names, job_record, position, shown_tables
@@ -58,19 +58,17 @@ from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from datetime import datetime
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spillway.consumer.slot import SlotClient, SlotPosition
+    from spillway.consumer.slot import SlotClient
     from spillway.lake.batch.materialize import BatchReport
     from spillway.lake.batch.pace import Pace
     from spillway.lake.job.status_file import LakeStatusFile
     from spillway.lake.job.table_watch import TableWatch
-    from spillway.lake.load.initial_load import InitialLoad
     from spillway.lake.metrics import LakeMetrics
     from spillway.lake.tables.contract import LakeTables
     from spillway.lake.tables.figures import TableFigures
@@ -80,9 +78,6 @@ _log = logging.getLogger(__name__)
 
 #: Also bounds how late a signal is noticed.
 _POLL_S: Final = 0.5
-#: A table that could not be loaded is tried again after this long, then after twice as long, …
-_LOAD_AGAIN_S: Final = 60.0
-_LOAD_AGAIN_LONGEST_S: Final = 900.0
 #: A batch is let finish this long after a stop was asked for; then it is cut, which a restart
 #: mends.
 _STOP_TIMEOUT_S: Final = 60.0
@@ -140,7 +135,7 @@ class JobSettings:
     skip_to: Lsn | None = None
     #: load the tables that the lake doesn't have
     initial_load: bool = False
-    #: the database that the slot decodes, for the initial load
+    #: the database that the slot decodes, for loads
     source_dsn: str = field(default="", repr=False)
     #: what is kept of old versions and old history, and when the rest is removed
     upkeep: Upkeep = field(default_factory=Upkeep)
@@ -257,9 +252,11 @@ def run_job(
             session_for(
                 settings, settings.table_format, spark, short=settings.trigger == "available-now"
             ) as session,
-            stop_event(stop) as stopping,
+            stop_event(stop) as asked_to_stop,
             ExitStack() as held,
         ):
+            # That a load of this one fails ends no other run.
+            stopping = Ending(asked_to_stop)
             if settings.layout:
                 tables = _tables(settings, session)
                 layout.settle(settings.path, settings.table_format, settings.layout, tables)
@@ -279,9 +276,9 @@ def run_job(
             if metrics is not None:
                 metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn)
                 held.enter_context(_listening(session, metrics, settings.slot))
-            if settings.initial_load:
+            if settings.trigger == "continuous" or settings.source_dsn:
                 loading = held.enter_context(
-                    _initial_load(settings, session, slot, stopping, on_load)
+                    table_loads(settings, session, slot, stopping, on_load)
                 )
                 if settings.trigger == "available-now":
                     loading()
@@ -628,60 +625,6 @@ def _listening(spark: SparkSession, metrics: LakeMetrics, slot_name: str) -> Ite
         yield
     finally:
         spark.streams.removeListener(listener)
-
-
-@contextmanager
-def _initial_load(
-    settings: JobSettings,
-    spark: SparkSession,
-    slot: SlotPosition,
-    stopping: threading.Event,
-    report: Callable[[object], None],
-) -> Iterator[Callable[[], None]]:
-    """Take the tables that the lake lacks away from the job, and yield what loads them.
-
-    Of a continuous job, what loads them tries again those that failed by their own trouble, at
-    growing distances; between that, others may load.
-    """
-    with ExitStack() as held:
-        prepare = partial(initial_load_run.prepared, settings, spark, slot, stopping, report)
-        load = held.enter_context(prepare())
-        chosen = load.choose(settings.tables, missing_only=True, resync=False)
-
-        def run() -> None:
-            try:
-                failed = load.run(chosen)
-                held.close()
-                if settings.trigger == "continuous":
-                    _load_again([each.table for each in failed], settings.path, prepare, stopping)
-            except NotReady:
-                if not stopping.is_set():
-                    raise
-
-        yield run
-
-
-def _load_again(
-    failed: Sequence[str],
-    path: LakePath,
-    prepare: Callable[[], AbstractContextManager[InitialLoad]],
-    stopping: threading.Event,
-) -> None:
-    """Load what failed again and again, until nothing does or *stopping* is set."""
-    pause_s = _LOAD_AGAIN_S
-    while failed and not stopping.wait(pause_s):
-        pause_s = min(2 * pause_s, _LOAD_AGAIN_LONGEST_S)
-        # Somebody may have loaded them by command.
-        failed = [name for name in failed if name in failed_loads(path)]
-        if not failed:
-            return
-        try:
-            with prepare() as load:
-                chosen = load.choose(failed, missing_only=False, resync=False)
-                failed = [each.table for each in load.run(chosen)]
-        except LakeTableConflict:
-            # Somebody is at it now.
-            continue
 
 
 @contextmanager

@@ -8,8 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.consumer.status_file import StatusFile
-from spillway.lake.state.loads import Stage, load_state, loaded_tables
+from spillway.errors import LakeError
+from spillway.lake.shape.payload import directory_named
+from spillway.lake.state import resyncs
+from spillway.lake.state.loads import Stage, is_loading, load_state, loaded_tables
 from spillway.lake.state.quarantine import quarantined
+from spillway.lake.state.resyncs import ResyncState, ResyncStep
 
 if TYPE_CHECKING:
     from spillway.consumer.status_file import Progress
@@ -44,6 +48,7 @@ class LakeStatusFile(StatusFile):
                 table.bytes_total = total if done or copying else None
                 table.bytes_copied = total if done else min(total, load.chunks_done * of_chunk)
             _note_quarantined(told, lake)
+            _note_resyncs(told, lake)
             told.urgent = True
 
     def figures(self, name: str, found: TableFigures) -> None:
@@ -95,6 +100,9 @@ class LakeStatusFile(StatusFile):
                 table = told.table(news.table)
                 table.state, table.reason = "waiting", str(news)
                 told.urgent = True
+            elif isinstance(news, ResyncStep):
+                _note_step(told, lake, news)
+                told.urgent = True
 
 
 def _note_quarantined(told: Progress, lake: LakePath) -> None:
@@ -108,3 +116,47 @@ def _note_quarantined(told: Progress, lake: LakePath) -> None:
     for name, table in told.tables.items():
         if table.state in _ASIDE and name not in set_aside:
             table.state, table.reason = "ready", None
+
+
+def _note_step(told: Progress, lake: LakePath, step: ResyncStep) -> None:
+    """Tell of a step of a wish, and of what it makes of the table."""
+    table = told.table(step.table)
+    ended = step.state in (ResyncState.DONE, ResyncState.FAILED)
+    table.resync = {
+        "state": str(step.state),
+        "asked_at": step.asked_at,
+        "ended_at": datetime.now(UTC).isoformat() if ended else None,
+        "lsn": step.lsn or None,
+        "reason": step.reason or None,
+    }
+    if step.state == ResyncState.LOADING:
+        # The rows of its last load are not this one's.
+        table.state, table.reason = "waiting", None
+        table.bytes_copied = table.bytes_total = None
+    elif step.state == ResyncState.DONE:
+        table.state, table.reason = "ready", None
+    elif step.state == ResyncState.FAILED and is_loading(lake, directory_named(step.table)):
+        # Its current table waits for that load.
+        table.state, table.reason = "waiting", step.reason
+
+
+def _note_resyncs(told: Progress, lake: LakePath) -> None:
+    """Tell of the wishes that there are; of those that an earlier run told of and are no more, that
+    they are fulfilled.
+    """
+    try:
+        wishes = {wish.table: wish for wish in resyncs.asked(lake).values()}
+    except LakeError:
+        # The one who loads says so; that is no reason to end the job.
+        return
+    for name, wish in wishes.items():
+        state = ResyncState.FAILED if wish.reason else ResyncState.WAITING
+        _note_step(told, lake, ResyncStep(name, state, wish.asked_at, wish.reason))
+    for name, table in told.tables.items():
+        at_work = (ResyncState.WAITING, ResyncState.LOADING)
+        if name in wishes or table.resync is None or table.resync["state"] not in at_work:
+            continue
+        # Removed when the table was loaded; nobody lived to tell.
+        loaded = load_state(lake, directory_named(name))
+        asked_at, lsn = table.resync["asked_at"], "" if loaded is None else loaded.lsn
+        _note_step(told, lake, ResyncStep(name, ResyncState.DONE, asked_at, lsn=lsn))

@@ -101,6 +101,12 @@ def directory_of(schema: str, table: str) -> str:
     return f"{_escaped(schema)}.{_escaped(table)}"
 
 
+def directory_named(table: str) -> str:
+    """Return the directory's name of ``schema.table``."""
+    schema, _, name = table.partition(".")
+    return directory_of(schema, name)
+
+
 def table_of(directory: str) -> tuple[str, str]:
     """Return schema and table of a lake table's directory; see :func:`directory_of`."""
     schema, _, table = directory.partition(".")

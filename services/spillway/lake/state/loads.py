@@ -174,6 +174,13 @@ def loaded_tables(path: LakePath) -> list[str]:
     return sorted(file.name.removesuffix(".json") for file in files)
 
 
+def known_tables(path: LakePath) -> set[str]:
+    """Return the directories of the tables that have a history, or are loaded."""
+    history = path / HISTORY
+    made = {each.name for each in history.iterdir()} if history.is_dir() else set()
+    return made | {*loaded_tables(path)}
+
+
 @contextmanager
 def table_lock(path: LakePath, directory: str) -> Iterator[None]:
     """Hold one table of the lake at *path*, waiting for whoever has it; the lock goes with the

@@ -32,15 +32,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spillway.errors import LakeError, LakeTableConflict
-from spillway.lake.shape.kinds import HISTORY
 from spillway.lake.shape.payload import (
     CHANGE_COLUMNS,
     ENVELOPE,
     between,
-    directory_of,
+    directory_named,
     parse_message,
 )
-from spillway.lake.state.loads import is_loading, loaded_tables
+from spillway.lake.state.loads import is_loading, known_tables
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import replace_json
 
@@ -183,8 +182,8 @@ def pause(path: LakePath, tables: Collection[str]) -> list[Quarantine]:
         LakeError: the lake has no such table, or loads it: what is loaded comes back by itself.
     """
     found = quarantined(path)
-    known = _known_tables(path) | found.keys()
-    directories = {table: directory_of(*_parted(table)) for table in tables}
+    known = known_tables(path) | found.keys()
+    directories = {table: directory_named(table) for table in tables}
     for table, directory in directories.items():
         if directory not in known:
             raise LakeError(
@@ -307,18 +306,6 @@ class AsJson:
                     for row in changes.to_pylist()
                 ]
                 yield pa.RecordBatch.from_pylist(rows, schema=AS_JSON)
-
-
-def _parted(table: str) -> tuple[str, str]:
-    schema, _, name = table.partition(".")
-    return schema, name
-
-
-def _known_tables(path: LakePath) -> set[str]:
-    """Return the directories of the tables that have a history, or are loaded."""
-    history = path / HISTORY
-    made = {each.name for each in history.iterdir()} if history.is_dir() else set()
-    return made | {*loaded_tables(path)}
 
 
 def _folder(path: LakePath) -> LakePath:

@@ -224,6 +224,19 @@ class FailureView(ResponseModel):
     hint: str
 
 
+class TableResyncView(ResponseModel):
+    """The last wish to load a table of a lake anew."""
+
+    state: str = Field(
+        description="waiting, loading, done or failed; what failed is tried again at growing "
+        "distances, unless the reason says otherwise, and at once when it is asked for again"
+    )
+    asked_at: datetime
+    ended_at: datetime | None = Field(description="When it was done, or failed last.")
+    lsn: LsnText | None = Field(description="As of which the table was loaded.")
+    reason: str | None = Field(description="Why it failed, and what mends it.")
+
+
 class TableStateView(ResponseModel):
     """One table, as the subscription's program tells."""
 
@@ -265,6 +278,9 @@ class TableStateView(ResponseModel):
     waiting_since: datetime | None = Field(
         description="Of a lake: when the oldest change was committed that the table's history has "
         "and its current table has not; null: there is none, or no lake."
+    )
+    resync: TableResyncView | None = Field(
+        description="Of a lake: the last wish to load the table anew; null: there was none."
     )
     changes_per_second: float | None = Field(
         description="Over the last seconds; null while no program runs, or it has just begun."

@@ -167,6 +167,19 @@ async def resume_table(name: str, table: str, subscriptions: Subscriptions) -> S
     return SubscriptionView.model_validate(await subscriptions.resume_table(name, table))
 
 
+@router.post(
+    "/{name}/tables/{table}/resync",
+    operation_id="resync_subscription_table",
+    dependencies=[NoQuery],
+)
+async def resync_table(name: str, table: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Have the job load one table, schema.table, of a lake anew, as of an LSN, while it and the
+    others are followed. The wish is durable when this answers; its table's resync says how far it
+    is. Asked for again while it waits, it is the same wish.
+    """
+    return SubscriptionView.model_validate(await subscriptions.resync_table(name, table))
+
+
 @router.get("/{name}/log", operation_id="get_subscription_log")
 async def get_subscription_log(
     name: str, query: Annotated[LogQuery, Query()], subscriptions: Subscriptions
