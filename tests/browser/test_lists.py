@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +15,12 @@ from harness.browser import check_axe
 from harness.shown_installation import MB, ShownEngine, fill, shown
 from harness.tiers import deep
 from spillway.pg.lsn import Lsn
+from spillway.subscriber.model import (
+    Failure,
+    Verification,
+    VerificationState,
+    VerifiedTable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -269,6 +275,31 @@ def test_a_table_is_loaded_anew_from_its_row(installation: FakeService, here: Pa
     tells(state="done", ended_at=datetime.now(UTC), lsn=Lsn.parse("0/30"), reason=None)
     expect(row).to_contain_text("as of 0/30")
     check_axe(here, "a table was loaded anew")
+
+
+def test_a_lake_is_compared_from_its_page(installation: FakeService, here: Page) -> None:
+    here.goto("/ui/subscriptions/warehouse")
+    told = here.locator('[data-live="verification"]')
+    expect(told).to_contain_text("It was never compared")
+    here.locator("#verify summary").click()
+    here.get_by_role("button", name="Verify the lake").click()
+    expect(here.get_by_text("The lake is being compared with its source")).to_be_visible()
+    expect(told).to_contain_text("running")
+    assert installation.subscriptions.compared == [()]
+    at = datetime.now(UTC) - timedelta(hours=3)
+    equal = VerifiedTable("public.visits", True, 9, 9, 0, False)
+    wrong = VerifiedTable("public.orders", False, 1000, 998, 2, True)
+    found = Verification(VerificationState.DIFFERENT, at, at, Lsn.parse("0/30"), (equal, wrong))
+    installation.subscriptions.change("warehouse", verification=found)
+    # With its age.
+    expect(told).to_contain_text("2 tables as of 0/30, 3 h ago")
+    expect(told).to_contain_text("public.orders: at least 2 keys differ; 1,000 rows at the source")
+    check_axe(here, "a lake was compared")
+    why = Failure("subscription_failed", "its program was killed by SIGKILL", "Verify again.")
+    failed = Verification(VerificationState.FAILED, at, at, error=why)
+    installation.subscriptions.change("warehouse", verification=failed)
+    expect(told).to_contain_text("was killed by SIGKILL")
+    check_axe(here, "a comparison failed")
 
 
 def test_nothing_jumps_in_a_minute(installation: FakeService, visit: Callable[..., Visit]) -> None:

@@ -16,12 +16,14 @@ from spillway.subscriber.model import (
     SubscriptionSpec,
     SubscriptionState,
     TableResync,
+    Verification,
+    VerificationState,
 )
 from spillway.subscriber.subscriptions import check_unused, unknown_conflict
 from spillway.subscriber.targets import target_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 CREATED_AT = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 
@@ -35,6 +37,8 @@ class FakeSubscriptions:
         self.met: dict[str, list[dict[str, Any]]] = {}
         #: (name, whether its slot was kept) of each drop
         self.dropped: list[tuple[str, bool]] = []
+        #: the tables of each comparison
+        self.compared: list[tuple[str, ...]] = []
         #: what the drop of each can't remove from its target
         self.left: dict[str, list[str]] = {}
 
@@ -119,6 +123,10 @@ class FakeSubscriptions:
         states = {each.table: each for each in (await self.get(name)).table_states}
         states[table] = replace(states[table], resync=TableResync("waiting", CREATED_AT))
         return self.change(name, table_states=tuple(states.values()))
+
+    async def verify(self, name: str, tables: Sequence[str] = ()) -> SubscriptionInfo:
+        self.compared.append(tuple(tables))
+        return self.change(name, verification=Verification(VerificationState.RUNNING, CREATED_AT))
 
     async def _of_table(self, name: str, table: str, state: str) -> SubscriptionInfo:
         states = {each.table: each for each in (await self.get(name)).table_states}

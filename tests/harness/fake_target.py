@@ -17,7 +17,7 @@ from spillway.errors import InvalidRequest, UnsupportedFeature
 from spillway.subscriber.targets import Program, RunPlan, TableAction, TargetKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from spillway.service.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
@@ -53,6 +53,23 @@ class FakeTarget(TargetKind):
             return None
         said = f"open({str(plan.status_file) + '.asked'!r}, 'a').write({f'{action} {table};'!r})"
         return Program((sys.executable, "-S", "-c", said))
+
+    def verify_program(self, plan: RunPlan, tables: Sequence[str], outcome: Path) -> Program | None:
+        if plan.target["mode"] == "copying":
+            return None
+        found = [
+            {
+                "table": table, "equal": False, "source_rows": 2, "target_rows": 1,
+                "differences": 1, "more": False, "skipped": "",
+            }
+            for table in tables
+        ]  # fmt: skip
+        code = (
+            "import json, os; json.dump({'run': os.environ['SPILLWAY_SUBSCRIPTION_RUN'], "
+            f"'lsn': '0/10', 'ended_at': '2026-11-26T00:00:00+00:00', 'tables': {found!r}}}, "
+            f"open({str(outcome)!r}, 'w'))"
+        )
+        return Program((sys.executable, "-S", "-c", code))
 
     def program(self, plan: RunPlan) -> Program:
         return Program(

@@ -192,7 +192,8 @@ LONG_ALONE: Final = {
     },
     "the first tier goes the same way elsewhere: both directions of a "
     "move are in apply/test_subscription_postgres; a subscription keeps a lake in "
-    "browser/test_wizards, one is verified in lake/test_iceberg and compared in "
+    "browser/test_wizards, one is verified in lake/test_iceberg, by a program in "
+    "unit/subscriber/test_verifier, and compared in "
     "lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider is in "
     "terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in "
     "test_quickstart, the demo at a terminal in test_demo, a subscription moves in "
@@ -207,6 +208,10 @@ LONG_ALONE: Final = {
         "integration/lake/test_spark_connect.py::test_batch_and_streaming",
         "integration/lake/test_subscription_lake.py::test_a_lake_is_kept_through_kills_and_mistakes",
         "integration/lake/test_subscription_lake.py::test_formats_have_their_layouts",
+        (
+            "integration/lake/test_subscription_lake.py::"
+            "test_a_lake_is_compared_and_mended_by_the_service"
+        ),
         "integration/lake/test_verify.py::test_source_and_lake_while_both_go_on",
         "integration/lake/test_verify.py::test_what_differs_is_found",
         "integration/terraform/test_terraform_alerts.py::test_with_the_command_line",

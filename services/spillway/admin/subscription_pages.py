@@ -53,6 +53,8 @@ _SIZES_S: Final = 8.0
 #: Rows of the page's lists; commands and REST have the rest.
 _TABLES_SHOWN: Final = 500
 _CONFLICTS_LISTED: Final = 50
+#: Of the page, what changes while one looks.
+_REGIONS: Final = ("state", "figures", "facts", "tables", "verification", "counts", "log")
 #: A program of kind postgres tells of itself twice a second.
 _SILENT_S: Final = 30.0
 
@@ -80,6 +82,7 @@ class SubscriptionPages(PageGroup):
             Route(f"{one}/tables/pause", self._pause_table, methods=["POST"]),
             Route(f"{one}/tables/resume", self._resume_table, methods=["POST"]),
             Route(f"{one}/tables/resync", self._resync_table, methods=["POST"]),
+            Route(f"{one}/verify", self._verify, methods=["POST"]),
             Route(f"{one}/skip", self._skip, methods=["POST"]),
             Route(f"{one}/drop", self._drop, methods=["POST"]),
             Route("/ui/live/subscriptions/{name}", self._live),
@@ -157,7 +160,7 @@ class SubscriptionPages(PageGroup):
                 return None
             return {
                 region: self._pages.text(f"subscription/{region}.html", **values)
-                for region in ("state", "figures", "facts", "tables", "counts", "log")
+                for region in _REGIONS
             }
 
         return self._streams.respond(changed_regions(render, self._sampler))
@@ -328,6 +331,11 @@ class SubscriptionPages(PageGroup):
         name, table = request.path_params["name"], _table_of(Form(request))
         await self._subscriptions.resync_table(name, table)
         return await self._done(request, name, "table-anew")
+
+    async def _verify(self, request: Request) -> Response:
+        name, table = request.path_params["name"], Form(request).text("table")
+        await self._subscriptions.verify(name, (table,) if table else ())
+        return await self._done(request, name, "verifying")
 
     async def _skip(self, request: Request) -> Response:
         name, form = request.path_params["name"], Form(request)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion, connection
+from spillway.cli import completion, connection, lake_verify
 from spillway.cli.connection import call
 from spillway.errors import InvalidRequest
 
@@ -57,7 +57,14 @@ def verify(
 ) -> None:
     """Compare the target's tables with the source's by keyed checksums, as of one LSN, while the
     subscription runs; exit code 1 if any differs, or could not be compared.
+
+    A lake is compared by the service, which keeps what came out; an interrupt here does not end it,
+    and its log names the keys that differ.
     """
+    view = call("GET", "subscriptions", subscription)
+    if view["target"]["kind"] == "lake":
+        lake_verify.verify(subscription, table or [], timeout)
+        return
     _run(subscription, table, limit, timeout, grpc, repair=False)
 
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import apply_verify, completion, cut_over, subscription_log, waiting
+from spillway.cli import (
+    apply_verify,
+    completion,
+    cut_over,
+    lake_verify,
+    subscription_log,
+    waiting,
+)
 from spillway.cli.answer import Answer, Columns, Record, Rows, Text
 from spillway.cli.confirmation import Yes, confirm
 from spillway.cli.connection import call
@@ -701,6 +708,8 @@ def _shown(answer: dict[str, Any]) -> Answer:
     shown |= shown.pop("stats")
     if shown["last_batch"] is not None:
         shown["last_batch"] = _batch_text(shown["last_batch"])
+    if shown["verification"] is not None:
+        shown["verification"] = lake_verify.text(shown["verification"])
     parts: list[Rows | Record | Text] = [Record(shown)]
     if tables:
         parts.append(Rows([_with_resync(one) for one in tables], _TABLES))

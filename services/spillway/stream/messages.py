@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
         TableInfo,
     )
     from spillway.subscriber.model import (
+        Failure,
         LastBatch,
         SubscriptionInfo,
         TableResync,
         TableState,
+        Verification,
     )
     from spillway.subscriber.stats import SubscriptionStats
 
@@ -227,11 +229,7 @@ def subscription_message(subscription: SubscriptionInfo) -> subscriptions_pb2.Su
         two_phase=subscription.two_phase,
         options=dict(subscription.options),
         state=str(subscription.state),
-        error=None
-        if failure is None
-        else subscriptions_pb2.SubscriptionFailure(
-            code=failure.code, message=failure.message, hint=failure.hint
-        ),
+        error=_failure_message(failure),
         confirmed_flush_lsn=subscription.confirmed_flush_lsn or 0,
         lag_bytes=subscription.lag_bytes,
         lag_seconds=subscription.lag_seconds,
@@ -242,6 +240,7 @@ def subscription_message(subscription: SubscriptionInfo) -> subscriptions_pb2.Su
         told_at=timestamp(subscription.told_at),
         notes=subscription.notes,
         last_batch=_batch_message(subscription.last_batch),
+        verification=_verification_message(subscription.verification),
         created_at=timestamp(subscription.created_at),
     )
     target: dict[str, Any] = dict(subscription.target)
@@ -263,6 +262,27 @@ def subscription_stats_message(stats: SubscriptionStats) -> subscriptions_pb2.Su
     values = {field.name: getattr(stats, field.name) for field in fields(stats)}
     formed = {name: forms[name](v) if name in forms else v for name, v in values.items()}
     return subscriptions_pb2.SubscriptionStats(**formed)
+
+
+def _failure_message(failure: Failure | None) -> subscriptions_pb2.SubscriptionFailure | None:
+    if failure is None:
+        return None
+    return subscriptions_pb2.SubscriptionFailure(
+        code=failure.code, message=failure.message, hint=failure.hint
+    )
+
+
+def _verification_message(found: Verification | None) -> subscriptions_pb2.Verification | None:
+    if found is None:
+        return None
+    return subscriptions_pb2.Verification(
+        state=found.state,
+        began_at=timestamp(found.began_at),
+        ended_at=timestamp(found.ended_at),
+        lsn=found.lsn or 0,
+        tables=[subscriptions_pb2.VerifiedTable(**asdict(table)) for table in found.tables],
+        error=_failure_message(found.error),
+    )
 
 
 def _batch_message(batch: LastBatch | None) -> subscriptions_pb2.LastBatch | None:

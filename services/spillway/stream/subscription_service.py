@@ -151,6 +151,13 @@ class SubscriptionService(subscriptions_pb2_grpc.SubscriptionServiceServicer):
         return subscription_message(asked)
 
     @errors_as_statuses
+    async def VerifySubscription(
+        self, request: pb.VerifySubscriptionRequest, context: Any
+    ) -> pb.Subscription:
+        begun = await self._subscriptions.verify(request.name, tuple(request.tables))
+        return subscription_message(begun)
+
+    @errors_as_statuses
     async def GetSubscriptionLog(
         self, request: pb.GetSubscriptionLogRequest, context: Any
     ) -> pb.SubscriptionLog:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from spillway.pg.lsn import Lsn
     from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec
@@ -101,6 +101,17 @@ class SubscriptionInterface(Protocol):
             InvalidRequest: it has no such table.
             Conflict: the table is being copied, or the subscription is disabled.
             TableNotReadable: the source does not let the role read it; with the SQL that mends it.
+            UnsupportedFeature: its kind of target can't.
+        """
+        ...
+
+    async def verify(self, name: str, tables: Sequence[str] = ()) -> SubscriptionInfo:
+        """Begin to compare *tables*, ``schema.table``, all without any, with the source, as of one
+        LSN, while its program goes on; what comes out is its ``verification``.
+
+        Raises:
+            InvalidRequest: it has no such table.
+            Conflict: one is at work, or its program does not follow the slot.
             UnsupportedFeature: its kind of target can't.
         """
         ...

@@ -31,6 +31,7 @@ from spillway.subscriber.targets import Program, RunPlan, TableAction, TargetKin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from spillway.service.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
@@ -164,6 +165,17 @@ class LakeTarget(TargetKind):
         """
         words = [sys.executable, "-m", "spillway.cli", "lake", action.value]
         return Program((*words, f"--path={plan.target['path']}", f"--table={table}"))
+
+    def verify_program(self, plan: RunPlan, tables: Sequence[str], outcome: Path) -> Program:
+        """Return the command that compares the lake with the source, which reads both."""
+        own = ("master", "driver_memory", "conf")
+        words = [
+            sys.executable, "-m", "spillway.cli", "lake", "verify",
+            f"--path={plan.target['path']}", f"--grpc={plan.grpc}", f"--outcome={outcome}",
+            *arguments({name: plan.target[name] for name in own if name in plan.target}),
+        ]  # fmt: skip
+        words += [f"--table={table}" for table in tables]
+        return Program(tuple(words), {"SPILLWAY_LAKE_SOURCE_DSN": plan.dsn})
 
 
 def _check_place(table_format: str, path: str, *, in_catalog: bool) -> None:

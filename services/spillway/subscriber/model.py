@@ -151,6 +151,50 @@ class LastBatch:
     to_lsn: Lsn
 
 
+class VerificationState(StrEnum):
+    """How a comparison of the target with the source is, or came out."""
+
+    RUNNING = "running"
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    #: it came to no result
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTable:
+    """What a comparison found of one table."""
+
+    #: ``schema.table``
+    table: str
+    equal: bool
+    source_rows: int
+    target_rows: int
+    #: keys that were found to differ; with ``more``, there are others
+    differences: int
+    more: bool
+    #: why it was not compared; "": it was
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The last comparison of the target with the source, as of one LSN."""
+
+    state: VerificationState
+    began_at: datetime
+    ended_at: datetime | None = None
+    #: both sides had everything before it
+    lsn: Lsn | None = None
+    tables: tuple[VerifiedTable, ...] = ()
+    #: why it failed
+    error: Failure | None = None
+
+    @property
+    def differing(self) -> tuple[VerifiedTable, ...]:
+        return tuple(table for table in self.tables if not table.equal)
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
     """A subscription: as it was declared, then how it is."""
@@ -192,5 +236,7 @@ class SubscriptionInfo:
     last_batch: LastBatch | None = None
     #: when its program last told of itself: of then tables and stats are; None: never
     told_at: datetime | None = None
+    #: of a lake: the last comparison with its source; None: there was none
+    verification: Verification | None = None
     #: when it is created, what is good to know of its target and in nobody's way; later: none
     notes: tuple[str, ...] = ()

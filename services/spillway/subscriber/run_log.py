@@ -12,12 +12,17 @@ Methods block.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from spillway.errors import remote_error
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from spillway.errors import SpillwayError
 
 BYTES_MAX: Final = 4 << 20
 #: of the end of the log that is looked at for its last lines
@@ -86,3 +91,19 @@ def _tail(path: Path) -> list[str]:
         return []
     lines = text.splitlines()
     return lines[1:] if size > _TAIL_BYTES else lines
+
+
+def error_in(lines: list[str]) -> SpillwayError | None:
+    """Find the error that a command of ours printed at its end."""
+    text = "\n".join(lines)
+    found = re.search(
+        r"^spillway: error: (?P<message>.*?)(?:\nhint: (?P<hint>.*?))?\ncode: "
+        r"(?P<code>[a-z_]+)\s*\Z",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+    if found is None:
+        return None
+    # The last one, should there be several.
+    message = found["message"].rpartition("\nspillway: error: ")[2]
+    return remote_error(found["code"], message, hint=found["hint"] or "")

@@ -381,6 +381,33 @@ class Subscriptions:
     async def resync_table(self, name: str, table: str) -> SubscriptionInfo:
         return await self._of_table(name, table, TableAction.RESYNC)
 
+    async def verify(self, name: str, tables: Sequence[str] = ()) -> SubscriptionInfo:
+        """Begin to compare its target with the source; see the interface."""
+        async with self._lock(name):
+            supervisor = self._served(name)
+            known = {each.table for each in supervisor.status.tables}
+            if unknown := [table for table in tables if table not in known]:
+                raise _no_table(name, unknown[0])
+            program = None
+            if self._service is not None:
+                kind = target_kind(supervisor.row.target.get("kind"))
+                plan = supervisor.plan(self._service)
+                program = kind.verify_program(plan, tables, supervisor.verifier.outcome_file)
+            if program is None or self._service is None:
+                raise UnsupportedFeature(
+                    "the service compares no target of this kind with its source",
+                    hint=f"A PostgreSQL is compared by: spillway subscription verify {name}",
+                )
+            if not supervisor.follows:
+                raise Conflict(
+                    f'no program of subscription "{name}" follows its slot, and it is compared as '
+                    "of an LSN that one reaches",
+                    hint=f"See why none does, and enable it: spillway subscription show {name}",
+                    subscription=name,
+                )
+            await supervisor.verify(self._service, program)
+            return await self._info(supervisor)
+
     async def _of_table(self, name: str, table: str, action: TableAction) -> SubscriptionInfo:
         """Do something with one table beside the program, which goes on."""
         async with self._lock(name):
@@ -389,12 +416,7 @@ class Subscriptions:
             kind = str(row.target.get("kind"))
             known = {each.table: each for each in supervisor.status.tables}
             if table not in known:
-                raise InvalidRequest(
-                    f'subscription "{name}" has told of no table {table}',
-                    hint="Name one that it has, as schema.table: "
-                    f"spillway subscription tables {name}",
-                    relation=table,
-                )
+                raise _no_table(name, table)
             program = None
             if self._service is not None:
                 plan = supervisor.plan(self._service)
@@ -533,6 +555,7 @@ class Subscriptions:
             conflicts=supervisor.conflicts,
             last_batch=status.last_batch,
             told_at=status.told_at,
+            verification=supervisor.verifier.last,
             created_at=row.created_at,
         )
 
@@ -862,6 +885,14 @@ def _check_resync(row: SubscriptionRow, table: TableState) -> None:
             hint="Ask for it when it is ready, if it is still to be loaded anew then.",
             relation=table.table,
         )
+
+
+def _no_table(name: str, table: str) -> InvalidRequest:
+    return InvalidRequest(
+        f'subscription "{name}" has told of no table {table}',
+        hint=f"Name one that it has, as schema.table: spillway subscription tables {name}",
+        relation=table,
+    )
 
 
 def _not_anew(name: str, kind: str, table: str) -> UnsupportedFeature:

@@ -30,7 +30,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -53,7 +52,7 @@ from spillway.subscriber.backoff import Backoff
 from spillway.subscriber.conflict_file import FILE as CONFLICTS_FILE
 from spillway.subscriber.conflict_file import ConflictReader
 from spillway.subscriber.model import Failure, SubscriptionState, TableResync
-from spillway.subscriber.run_log import RunLog
+from spillway.subscriber.run_log import RunLog, error_in
 from spillway.subscriber.run_processes import (
     TOKEN_VARIABLE,
     RunRecord,
@@ -64,6 +63,7 @@ from spillway.subscriber.run_start import LOCKED
 from spillway.subscriber.run_status import FILE, RunStatus
 from spillway.subscriber.table_rates import TableRates
 from spillway.subscriber.targets import Program, RunPlan, target_kind
+from spillway.subscriber.verifier import Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -124,6 +124,7 @@ class Supervisor:
         self.conflicts = ConflictTotals()
         self.log = RunLog(directory)
         self.pid: int | None = None
+        self.verifier = Verifier(row.name, directory)
         self._directory = directory
         self._prepare = prepare
         self._task: asyncio.Task[None] | None = None
@@ -161,6 +162,27 @@ class Supervisor:
         """Learn what the last program told."""
         told = await asyncio.to_thread(RunStatus.load, self._directory)
         self.status = told or RunStatus()
+        await self.verifier.load()
+
+    @property
+    def follows(self) -> bool:
+        """Whether its program follows the slot."""
+        return self._follows
+
+    async def verify(self, service: Service, program: Program) -> None:
+        """Begin to compare the target with the source.
+
+        Raises:
+            Conflict: that is being done.
+            SubscriptionFailed: it can't be started.
+        """
+        fence = service.engine.fence(self.row.source)
+
+        def may_go_on() -> bool:
+            return service.engine.fence(self.row.source) == fence
+
+        environment = self._environment(service, program)
+        await self.verifier.start(program, environment, may_go_on, service.umask)
 
     def resync_asked(self, table: str) -> None:
         """Hear that a table is to be loaded anew: that is told until its program tells."""
@@ -226,9 +248,11 @@ class Supervisor:
         return self._task is not None and not self._task.done()
 
     async def halt(self) -> None:
-        """End the program and what would start it again; return when none of its processes is
-        left.
+        """End the program and what would start it again, and what compares its target; return when
+        none of their processes is left.
         """
+        # Without a job at work it would be one itself.
+        await self.verifier.halt()
         task = self._task
         if task is None:
             return
@@ -539,19 +563,3 @@ def _cannot_start(error: OSError) -> SubscriptionFailed:
         f"its program can't be started: {error.strerror}",
         hint="Check the memory and the number of processes that the service may have.",
     )
-
-
-def error_in(lines: list[str]) -> SpillwayError | None:
-    """Find the error that a command of ours printed at its end."""
-    text = "\n".join(lines)
-    found = re.search(
-        r"^spillway: error: (?P<message>.*?)(?:\nhint: (?P<hint>.*?))?\ncode: "
-        r"(?P<code>[a-z_]+)\s*\Z",
-        text,
-        re.MULTILINE | re.DOTALL,
-    )
-    if found is None:
-        return None
-    # The last one, should there be several.
-    message = found["message"].rpartition("\nspillway: error: ")[2]
-    return remote_error(found["code"], message, hint=found["hint"] or "")

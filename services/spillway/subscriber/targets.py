@@ -193,6 +193,18 @@ class TargetKind(ABC):
         """
         return None
 
+    def verify_program(
+        self,
+        plan: RunPlan,  # noqa: ARG002 - a kind's that has such
+        tables: Sequence[str],  # noqa: ARG002
+        outcome: Path,  # noqa: ARG002
+    ) -> Program | None:
+        """Say what compares *tables*, all without any, with the source, beside the running program,
+        and writes what it found to *outcome* (:mod:`spillway.lake.verify.outcome`). None: nothing
+        does.
+        """
+        return None
+
     def drop_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
         """Say what removes what the subscription keeps on its target, but for its data. None:
         nothing does.

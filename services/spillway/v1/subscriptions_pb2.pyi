@@ -165,7 +165,7 @@ class SubscriptionLog(_message.Message):
     def __init__(self, name: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("name", "source", "database", "slot", "tables", "publications", "target", "enabled", "copy_data", "origin", "streaming", "two_phase", "options", "state", "error", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts", "pid", "table_states", "created_at", "told_at", "notes", "last_batch")
+    __slots__ = ("name", "source", "database", "slot", "tables", "publications", "target", "enabled", "copy_data", "origin", "streaming", "two_phase", "options", "state", "error", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts", "pid", "table_states", "created_at", "told_at", "notes", "last_batch", "verification")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +199,7 @@ class Subscription(_message.Message):
     TOLD_AT_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     LAST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     database: str
@@ -225,7 +226,50 @@ class Subscription(_message.Message):
     told_at: _timestamp_pb2.Timestamp
     notes: _containers.RepeatedScalarFieldContainer[str]
     last_batch: LastBatch
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., slot: _Optional[str] = ..., tables: _Optional[_Union[Names, _Mapping]] = ..., publications: _Optional[_Union[Names, _Mapping]] = ..., target: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., enabled: _Optional[bool] = ..., copy_data: _Optional[bool] = ..., origin: _Optional[str] = ..., streaming: _Optional[str] = ..., two_phase: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[str] = ..., error: _Optional[_Union[SubscriptionFailure, _Mapping]] = ..., confirmed_flush_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., table_states: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., last_batch: _Optional[_Union[LastBatch, _Mapping]] = ...) -> None: ...
+    verification: Verification
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., slot: _Optional[str] = ..., tables: _Optional[_Union[Names, _Mapping]] = ..., publications: _Optional[_Union[Names, _Mapping]] = ..., target: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., enabled: _Optional[bool] = ..., copy_data: _Optional[bool] = ..., origin: _Optional[str] = ..., streaming: _Optional[str] = ..., two_phase: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[str] = ..., error: _Optional[_Union[SubscriptionFailure, _Mapping]] = ..., confirmed_flush_lsn: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., restarts: _Optional[int] = ..., pid: _Optional[int] = ..., table_states: _Optional[_Iterable[_Union[SubscribedTable, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., told_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., last_batch: _Optional[_Union[LastBatch, _Mapping]] = ..., verification: _Optional[_Union[Verification, _Mapping]] = ...) -> None: ...
+
+class VerifySubscriptionRequest(_message.Message):
+    __slots__ = ("name", "tables")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Verification(_message.Message):
+    __slots__ = ("state", "began_at", "ended_at", "lsn", "tables", "error")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    LSN_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    began_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    lsn: int
+    tables: _containers.RepeatedCompositeFieldContainer[VerifiedTable]
+    error: SubscriptionFailure
+    def __init__(self, state: _Optional[str] = ..., began_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lsn: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[VerifiedTable, _Mapping]]] = ..., error: _Optional[_Union[SubscriptionFailure, _Mapping]] = ...) -> None: ...
+
+class VerifiedTable(_message.Message):
+    __slots__ = ("table", "equal", "source_rows", "target_rows", "differences", "more", "skipped")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    EQUAL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    equal: bool
+    source_rows: int
+    target_rows: int
+    differences: int
+    more: bool
+    skipped: str
+    def __init__(self, table: _Optional[str] = ..., equal: _Optional[bool] = ..., source_rows: _Optional[int] = ..., target_rows: _Optional[int] = ..., differences: _Optional[int] = ..., more: _Optional[bool] = ..., skipped: _Optional[str] = ...) -> None: ...
 
 class LastBatch(_message.Message):
     __slots__ = ("ended_at", "seconds", "changes", "tables", "from_lsn", "to_lsn")

@@ -94,6 +94,11 @@ class SubscriptionServiceStub:
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
                 _registered_method=True)
+        self.VerifySubscription = channel.unary_unary(
+                '/spillway.v1.SubscriptionService/VerifySubscription',
+                request_serializer=spillway_dot_v1_dot_subscriptions__pb2.VerifySubscriptionRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+                _registered_method=True)
         self.GetSubscriptionLog = channel.unary_unary(
                 '/spillway.v1.SubscriptionService/GetSubscriptionLog',
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.GetSubscriptionLogRequest.SerializeToString,
@@ -195,6 +200,13 @@ class SubscriptionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def VerifySubscription(self, request, context):
+        """Begin to compare a lake with its source, as of one LSN, while the job goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSubscriptionLog(self, request, context):
         """The end of what its programs printed.
         """
@@ -277,6 +289,11 @@ def add_SubscriptionServiceServicer_to_server(servicer, server):
             'ResyncSubscriptionTable': grpc.unary_unary_rpc_method_handler(
                     servicer.ResyncSubscriptionTable,
                     request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
+            ),
+            'VerifySubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifySubscription,
+                    request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.VerifySubscriptionRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
             ),
             'GetSubscriptionLog': grpc.unary_unary_rpc_method_handler(
@@ -618,6 +635,33 @@ class SubscriptionService:
             target,
             '/spillway.v1.SubscriptionService/ResyncSubscriptionTable',
             spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+            spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifySubscription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SubscriptionService/VerifySubscription',
+            spillway_dot_v1_dot_subscriptions__pb2.VerifySubscriptionRequest.SerializeToString,
             spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
             options,
             channel_credentials,

@@ -62,6 +62,10 @@ SUBSCRIPTION_ACTIONS: Final[Mapping[str, Action]] = {
     "resync_table": Action(
         "{table} of subscription {name} was asked to be loaded anew", "subscription"
     ),
+    "verify": Action(
+        "The target of subscription {name} was asked to be compared with its source",
+        "subscription",
+    ),
     "drop": Action("Subscription {name} was dropped", "subscription"),
 }
 USER_ACTIONS: Final[Mapping[str, Action]] = {

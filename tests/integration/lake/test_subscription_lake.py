@@ -275,3 +275,70 @@ def test_formats_have_their_layouts(
     assert current.metadata().partition_columns == ["_by_v"]
     history = DeltaTable(str(tmp_path / "delta" / "history" / "public.o"))
     assert history.metadata().partition_columns == ["_by_commit_time"]
+
+
+@pytest.mark.long
+def test_a_lake_is_compared_and_mended_by_the_service(
+    tmp_path: Path, pg18: Database, jar_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs is found, loaded anew, and found equal; a comparison that is killed says so."""
+    monkeypatch.setenv("SPILLWAY_JARS", str(jar_folder))
+    pg18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pg18.execute("INSERT INTO t SELECT i, 'before' FROM generate_series(1, 1000) i")
+    lake = tmp_path / "lake"
+    target = {
+        "kind": "lake", "path": str(lake), "master": "local[1]", "driver_memory": "512m",
+        "interval_s": 0.5,
+    }  # fmt: skip
+    serve = ServeProcess(tmp_path / "data")
+    try:
+        service = serve.service()
+        service.create_source(pg18.dsn)
+        body = {"name": "shop", "source": "main", "database": pg18.name, "tables": ["public.t"]}
+        service.call("POST", "/subscriptions", json={**body, "target": target})
+        wait(service, lambda s: s["state"] == "streaming")
+
+        def compared() -> dict[str, Any]:
+            begun = service.call("POST", "/subscriptions/shop/verify", json={})
+            assert begun["verification"]["state"] == "running"
+            refused = service.problem("POST", "/subscriptions/shop/verify", json={})
+            assert refused["code"] == "conflict"
+            told = wait(service, lambda s: s["verification"]["state"] != "running")
+            found: dict[str, Any] = told["verification"]
+            return found
+
+        DeltaTable(str(lake / "current" / "public.t")).delete("id <= 3")
+        pg18.execute("INSERT INTO t VALUES (2000, 'while')")
+        found = compared()
+        assert (found["state"], found["error"]) == ("different", None)
+        (table,) = found["tables"]
+        assert (table["differences"], table["more"]) == (3, False)
+        assert (table["source_rows"], table["target_rows"]) == (1001, 998)
+
+        service.call("POST", "/subscriptions/shop/tables/public.t/resync")
+        wait(service, lambda s: s["table_states"][0]["resync"]["state"] == "done")
+        found = compared()
+        assert (found["state"], found["tables"][0]["target_rows"]) == ("equal", 1001)
+
+        # Killed in the middle, and with the service.
+        directory = tmp_path / "data" / "subscriptions" / "shop" / "verification"
+        before = RunRecord.load(directory)
+        service.call("POST", "/subscriptions/shop/verify", json={})
+        deadline = time.monotonic() + _TIMEOUT_S
+        while (record := RunRecord.load(directory)) == before or record is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(record.pid, signal.SIGKILL)
+        told = wait(service, lambda s: s["verification"]["state"] != "running")
+        assert told["verification"]["state"] == "failed"
+        assert "was killed by SIGKILL" in told["verification"]["error"]["message"]
+        service.call("POST", "/subscriptions/shop/verify", json={})
+        serve.kill()
+        serve.start()
+        told = service.call("GET", "/subscriptions/shop")
+        assert told["verification"]["state"] == "failed"
+        assert "the service ended" in told["verification"]["error"]["message"]
+        # The job goes on all the while.
+        assert wait(service, lambda s: s["state"] == "streaming")["restarts"] == 0
+    finally:
+        serve.stop()

@@ -12,7 +12,14 @@ import pytest
 from spillway.cli import main, waiting
 from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
-from spillway.subscriber.model import TableResync, TableState
+from spillway.subscriber.model import (
+    Failure,
+    TableResync,
+    TableState,
+    Verification,
+    VerificationState,
+    VerifiedTable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +102,38 @@ def test_until_a_table_is_loaded_anew(
     assert (code, out) == (1, "")
     assert "public.t could not be loaded anew: no such host" in err
     assert "no such host. Name another." in run("subscription show a")[1]
+
+
+def test_a_lake_is_compared(
+    service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"{CREATE} --disabled")
+    at = datetime(2026, 11, 26, tzinfo=UTC)
+    assert "never" not in run("subscription show a")[1]
+    equal = VerifiedTable("public.t", True, 5, 5, 0, False)
+    wrong = VerifiedTable("public.u", False, 5, 4, 1, True)
+    skipped = VerifiedTable("public.v", True, 0, 0, 0, False, "it is being loaded")
+    found = Verification(VerificationState.EQUAL, at, at, Lsn(48), (equal, skipped))
+    different = replace(found, state=VerificationState.DIFFERENT, tables=(equal, wrong))
+    why = Failure("not_ready", "no snapshot", "Wait.")
+    failed = replace(found, state=VerificationState.FAILED, error=why)
+    for told, code, says in (
+        (found, 0, ("public.t: equal, 5 rows", "public.v: not compared", "1 not compared")),
+        (different, 1, ("public.u: DIFFERENT, at least 1 keys", "public.u differ")),
+        (failed, 1, ("no snapshot", "hint: Wait.")),
+    ):
+
+        def ends(_: float, told: Verification = told) -> None:
+            service.subscriptions.change("a", verification=told)
+
+        monkeypatch.setattr(waiting, "pause", ends)
+        found_code, out, err = run("subscription verify a --table public.t")
+        assert found_code == code
+        assert "it is at work" in err
+        for each in says:
+            assert each in out + err
+    assert service.subscriptions.compared == [("public.t",)] * 3
+    assert "no snapshot" in run("subscription show a")[1]
 
 
 def test_it_is_bounded(service: FakeService, run: Run) -> None:

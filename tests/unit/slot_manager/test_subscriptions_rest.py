@@ -9,10 +9,18 @@ from unittest.mock import ANY
 
 from harness.subscription_stage import publication, table
 from spillway.declarations.lake_options import LAKE_OPTIONS
+from spillway.pg.lsn import Lsn
 from spillway.service.model import PublishedTable
 from spillway.slot_manager.subscriptions.models import LakeTarget
 from spillway.store.rows import ConflictTotals
-from spillway.subscriber.model import Failure, SubscriptionState, TableState
+from spillway.subscriber.model import (
+    Failure,
+    SubscriptionState,
+    TableState,
+    Verification,
+    VerificationState,
+    VerifiedTable,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -275,6 +283,28 @@ async def test_a_table_is_asked_for_anew(
     assert (await client.get("/v1/subscriptions/a")).json() == asked
     refused = await client.post("/v1/subscriptions/a/tables/public.x/resync")
     assert refused.json()["code"] == "invalid_request"
+
+
+async def test_it_is_compared(client: httpx.AsyncClient, subscriptions: FakeSubscriptions) -> None:
+    await create(client)
+    begun = (await client.post("/v1/subscriptions/a/verify", json={})).json()["verification"]
+    assert (begun["state"], begun["ended_at"], begun["tables"]) == ("running", None, [])
+    tables = {"tables": ["public.t"]}
+    assert (await client.post("/v1/subscriptions/a/verify", json=tables)).status_code == 200
+    assert subscriptions.compared == [(), ("public.t",)]
+    table = VerifiedTable("public.t", False, 5, 4, 1, True)
+    at = datetime(2026, 11, 26, tzinfo=UTC)
+    different = VerificationState.DIFFERENT
+    found = Verification(different, at, at, Lsn.parse("0/30"), (table,))
+    subscriptions.change("a", verification=found)
+    told = (await client.get("/v1/subscriptions/a")).json()["verification"]
+    assert (told["state"], told["lsn"], told["error"]) == ("different", "0/30", None)
+    assert told["tables"] == [
+        {
+            "table": "public.t", "equal": False, "source_rows": 5, "target_rows": 4,
+            "differences": 1, "more": True, "skipped": "",
+        }
+    ]  # fmt: skip
 
 
 async def test_series_of_tables_are_bounded(

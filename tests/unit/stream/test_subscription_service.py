@@ -12,7 +12,14 @@ from google.protobuf.json_format import MessageToDict
 from harness.fake_subscriptions import CREATED_AT, FakeSubscriptions
 from spillway.pg.lsn import Lsn
 from spillway.store.rows import ConflictTotals
-from spillway.subscriber.model import Failure, SubscriptionState, TableState
+from spillway.subscriber.model import (
+    Failure,
+    SubscriptionState,
+    TableState,
+    Verification,
+    VerificationState,
+    VerifiedTable,
+)
 from spillway.v1 import subscriptions_pb2 as pb
 from spillway.v1 import subscriptions_pb2_grpc
 
@@ -76,6 +83,21 @@ async def test_one_table_is_paused_and_resumed(stub: Any, subscriptions: FakeSub
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.PauseSubscriptionTable(pb.SubscriptionTableRequest(name="a", table="public.x"))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_it_is_compared(stub: Any, subscriptions: FakeSubscriptions) -> None:
+    await stub.CreateSubscription(wanted())
+    request = pb.VerifySubscriptionRequest(name="a", tables=["public.t"])
+    begun = (await stub.VerifySubscription(request)).verification
+    assert (begun.state, begun.HasField("ended_at"), begun.lsn) == ("running", False, 0)
+    assert subscriptions.compared == [("public.t",)]
+    table = VerifiedTable("public.t", False, 5, 4, 1, True)
+    why = Failure("not_ready", "m", "h")
+    found = Verification(VerificationState.FAILED, CREATED_AT, CREATED_AT, Lsn(48), (table,), why)
+    subscriptions.change("a", verification=found)
+    told = (await stub.GetSubscription(pb.GetSubscriptionRequest(name="a"))).verification
+    assert (told.state, told.lsn, told.error.hint) == ("failed", 48, "h")
+    assert (told.tables[0].target_rows, told.tables[0].more) == (4, True)
 
 
 async def test_how_one_is(stub: Any, subscriptions: FakeSubscriptions) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,16 +20,12 @@ from spillway.service.model import PublishedTable
 from spillway.subscriber.backoff import GOOD_WHILE_S, MAX_S, Backoff
 from spillway.subscriber.lake_target import LakeTarget
 from spillway.subscriber.model import Failure, SubscriptionSpec, TableState
-from spillway.subscriber.run_log import RunLog
+from spillway.subscriber.run_log import RunLog, error_in
 from spillway.subscriber.run_processes import RunRecord, end_processes, identify, processes_of
 from spillway.subscriber.run_start import LOCKED
 from spillway.subscriber.run_status import RunStatus
-from spillway.subscriber.supervisor import error_in
 from spillway.subscriber.table_rates import TableRates
 from spillway.subscriber.targets import RunPlan, TableAction, kind_names, target_kind
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAKE = {"kind": "lake", "path": "/srv/lake"}
 
@@ -239,8 +236,6 @@ def test_kinds() -> None:
 
 
 def plan(**changed: Any) -> RunPlan:
-    from pathlib import Path
-
     values: dict[str, Any] = {
         "subscription": "a",
         "slot": "s",
@@ -327,6 +322,12 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
     assert "--initial-load" not in bare.arguments
     # Tables may be asked for anew.
     assert bare.environment == {"SPILLWAY_LAKE_SOURCE_DSN": "host=db password=s3cret"}
+    target = LakeTarget().check({**LAKE, **JOB})
+    compares = LakeTarget().verify_program(plan(target=target), ("a.b",), Path("/d/outcome.json"))
+    parsed = parse_command(list(compares.arguments[3:]))
+    assert (parsed["outcome"], parsed["table"]) == (Path("/d/outcome.json"), ["a.b"])
+    assert (parsed["master"], parsed["driver_memory"]) == ("local[2]", "512m")
+    assert compares.environment == bare.environment
     anew = LakeTarget().table_program(plan(), "a.b", TableAction.RESYNC)
     assert anew.arguments[3:] == ("lake", "resync", f"--path={LAKE['path']}", "--table=a.b")
 

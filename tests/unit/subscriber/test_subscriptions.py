@@ -478,6 +478,34 @@ async def test_one_table_is_asked_for_anew(stage: Stage) -> None:
     assert asked.read_text().count("resync") == 3
 
 
+async def test_the_target_is_compared(stage: Stage) -> None:
+    stage.engine.tables[("shop", "shop")] = [table("public.a")]
+    await stage.create("a", tables=("public.a",))
+    await stage.wait("a", streams)
+    with pytest.raises(InvalidRequest, match=r"no table public\.c"):
+        await stage.subscriptions.verify("a", ("public.c",))
+    begun = (await stage.subscriptions.verify("a", ("public.a",))).verification
+    assert begun is not None
+    assert begun.state == "running"
+    info = await stage.wait("a", lambda i: i.verification and i.verification.state != "running")
+    assert info.verification is not None
+    assert info.verification.state == "different"
+    assert [one.table for one in info.verification.differing] == ["public.a"]
+    # It stays, over restarts, and while it is disabled; then nothing reaches another LSN.
+    await stage.subscriptions.disable("a")
+    with pytest.raises(Conflict, match="follows its slot") as raised:
+        await stage.subscriptions.verify("a")
+    found = command(remedy(raised.value, "conflict"), "subscription show", NAME="a")
+    assert found[2:] == ["a"]
+    await stage.stop()
+    await stage.start()
+    assert (await stage.subscriptions.get("a")).verification == info.verification
+    copying = {"kind": "fake", "mode": "copying", "path": "/b"}
+    await stage.create("b", tables=("public.a",), target=copying)
+    with pytest.raises(UnsupportedFeature, match="compares no target of this kind"):
+        await stage.subscriptions.verify("b")
+
+
 async def test_a_table_that_is_copied_is_not_asked_for(stage: Stage) -> None:
     stage.engine.tables[("shop", "shop")] = [table("public.a")]
     await stage.create("a", tables=("public.a",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
 
 import typer
@@ -40,6 +41,10 @@ def verify(
         float,
         typer.Option(help="Seconds that a job at work may take until it reaches the snapshot."),
     ] = 600.0,
+    outcome: Annotated[
+        Path | None,
+        typer.Option(help="Leave what was found in this file, too, as JSON: counts, and no keys."),
+    ] = None,
     grpc: Grpc = DEFAULT_ADDRESS,
     master: Master = MASTER,
     driver_memory: DriverMemory = DRIVER_MEMORY,
@@ -49,10 +54,11 @@ def verify(
     """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any
     differs.
     """
+    from spillway.lake.verify.outcome import store  # noqa: PLC0415 - only where it is wanted
     from spillway.lake.verify.run import VerifySettings  # noqa: PLC0415 - imports PySpark
     from spillway.lake.verify.run import verify as run  # noqa: PLC0415 - as above
 
-    outcome = run(
+    found = run(
         VerifySettings(
             path=lake_path(path),
             source_dsn=source_dsn(context, source),
@@ -68,13 +74,15 @@ def verify(
         tell=lambda news: typer.echo(news, err=True),
         on_table=lambda compared: typer.echo(str(compared)),
     )
-    rows = sum(compared.lake_rows for compared in outcome.tables)
-    wrong = sum(not compared.equal for compared in outcome.tables)
-    skipped = sum(bool(compared.skipped) for compared in outcome.tables)
+    if outcome is not None:
+        store(outcome, found)
+    rows = sum(compared.lake_rows for compared in found.tables)
+    wrong = sum(not compared.equal for compared in found.tables)
+    skipped = sum(bool(compared.skipped) for compared in found.tables)
     said = f"{wrong} of them differ" if wrong else "no difference"
     if skipped:
         said += f", {skipped} not compared"
-    typer.echo(f"{len(outcome.tables)} tables, {rows} rows, as of {outcome.lsn}: {said}")
+    typer.echo(f"{len(found.tables)} tables, {rows} rows, as of {found.lsn}: {said}")
     if wrong:
         raise typer.Exit(1)
 

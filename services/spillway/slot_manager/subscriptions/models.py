@@ -13,7 +13,7 @@ from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS, PostgresOption
 from spillway.declarations.postgres_options import Kind as PostgresKind
 from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, ResponseModel
-from spillway.subscriber.model import SubscriptionState
+from spillway.subscriber.model import SubscriptionState, VerificationState
 
 
 class _LakeTarget(RequestModel):
@@ -302,6 +302,37 @@ class LastBatchView(ResponseModel):
     to_lsn: LsnText = Field(description="… and before here.")
 
 
+class VerifiedTableView(ResponseModel):
+    """What a comparison found of one table."""
+
+    table: str = Field(description="schema.table")
+    equal: bool
+    source_rows: int
+    target_rows: int
+    differences: int = Field(description="Keys that were found to differ.")
+    more: bool = Field(description="There are others, which were not looked for.")
+    skipped: str = Field(description="Why it was not compared; empty: it was.")
+
+
+class VerificationView(ResponseModel):
+    """The last comparison of the target with the source, as of one LSN."""
+
+    state: VerificationState = Field(
+        description="running; equal; different; failed: it came to no result."
+    )
+    began_at: datetime
+    ended_at: datetime | None
+    lsn: LsnText | None = Field(description="Both sides had everything before it.")
+    tables: list[VerifiedTableView]
+    error: FailureView | None = Field(description="Why it failed.")
+
+
+class VerifyTables(RequestModel):
+    """What is to be compared."""
+
+    tables: TableNames | None = None
+
+
 class SubscriptionView(ResponseModel):
     """A subscription: as it was declared, then how it is."""
 
@@ -346,6 +377,9 @@ class SubscriptionView(ResponseModel):
     )
     last_batch: LastBatchView | None = Field(
         description="Of a lake; null: there was none with changes yet."
+    )
+    verification: VerificationView | None = Field(
+        description="Of a lake: the last comparison with the source; null: there was none."
     )
     told_at: datetime | None = Field(
         description="When its program last told of itself: last_batch, table_states and stats are "

@@ -17,6 +17,7 @@ from spillway.slot_manager.subscriptions.models import (
     StatsView,
     SubscriptionList,
     SubscriptionView,
+    VerifyTables,
     plain,
 )
 from spillway.subscriber.model import SubscriptionSpec
@@ -178,6 +179,16 @@ async def resync_table(name: str, table: str, subscriptions: Subscriptions) -> S
     is. Asked for again while it waits, it is the same wish.
     """
     return SubscriptionView.model_validate(await subscriptions.resync_table(name, table))
+
+
+@router.post("/{name}/verify", operation_id="verify_subscription", dependencies=[NoQuery])
+async def verify_subscription(
+    name: str, body: VerifyTables, subscriptions: Subscriptions
+) -> SubscriptionView:
+    """Begin to compare a lake with its source, as of one LSN, while the job goes on; what comes out
+    is its verification. One comparison at a time.
+    """
+    return SubscriptionView.model_validate(await subscriptions.verify(name, body.tables or ()))
 
 
 @router.get("/{name}/log", operation_id="get_subscription_log")
