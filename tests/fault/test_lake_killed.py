@@ -37,13 +37,19 @@ def test_the_three_that_keep_it(
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("by_position", [False, True])
-def test_killed_in_merges(tmp_path: Path, fresh_cluster, by_position: bool) -> None:
-    """``SPILLWAY_LAKE_KILLS`` of them; a hundred are half an hour to an hour."""
+@pytest.mark.parametrize(
+    ("table_format", "by_position"), [("delta", False), ("delta", True), ("iceberg", True)]
+)
+def test_killed_in_merges(
+    tmp_path: Path, fresh_cluster, table_format: str, by_position: bool
+) -> None:
+    """``SPILLWAY_LAKE_KILLS`` of them; each is a start of the driver, on a JVM that stays."""
     kills = int(os.environ.get("SPILLWAY_LAKE_KILLS", "3"))
     folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
     jars.resolve(folder)
-    run = LakeKills(tmp_path, fresh_cluster(18), folder, 3, by_position=by_position)
+    run = LakeKills(
+        tmp_path, fresh_cluster(18), folder, 3, table_format, by_position=by_position, lent_jvm=True
+    )
     try:
         run.run(kills, in_merges=True)
     finally:

@@ -16,15 +16,16 @@ table that is only inserted into.
     python -m harness.lake_kills --format parquet --kills 10 \\
         --option=--table --option=public.accounts
     python -m harness.lake_kills --format iceberg --kills 10 --by-position
-    python -m harness.lake_kills --kills 100 --in-merges
+    python -m harness.lake_kills --kills 100 --in-merges --by-position --lent-jvm
 
 Each option of ``lake run`` that is given goes to the job; what was killed when is printed as it
 happens. By position means all of it: no table is small then, and files are folded every few
 batches. What a batch of many transactions has (a key that moves with a large value left out) may
 be rewritten all the same, and how many are in one is the host's load; so in the end a batch comes
 that changes one row, and the table's log must say that this one was marked. In merges: the driver
-is killed, alone or with its JVM, just after a history has a batch, and only those kills count that
-left a current table without it.
+is killed at one of a merge's failpoints, or, alone or with its JVM, just after a history has a
+batch, which counts if that left a current table without it. Most of a start is the JVM's; with a
+JVM that is lent to one driver after the other, a kill costs a start of Python.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ import httpx
 import psycopg
 from deltalake import DeltaTable
 
-from harness import jvm
+from harness import jvm, killed_driver
 from harness.cluster import Cluster
 from harness.serve_process import ServeProcess
 from spillway.lake.job.run import JobSettings, run_job
@@ -64,6 +65,8 @@ from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
 
     from harness.cluster import Database
 
@@ -90,6 +93,21 @@ sys.exit(main())
 """
 #: A merge of these tables takes no longer.
 _MERGE_S: Final = 0.15
+#: Instants of a merge, by its kind.
+_INSTANTS: Final = {
+    "copy": ("lake.after_history", "lake.before_merge", "lake.after_current"),
+    "position": (
+        "lake.after_history",
+        "lake.before_vectors",
+        "lake.before_rows",
+        "lake.before_commit",
+        "lake.before_index",
+        "lake.before_fold",
+        "lake.after_current",
+    ),
+}
+#: The share of kills that are at one of these.
+_AT_INSTANTS: Final = 0.7
 #: How often a history is looked at.
 _LOOK_S: Final = 0.004
 #: A job that makes no batch for so long is stuck.
@@ -167,11 +185,18 @@ def newest_lsn(lake: Path) -> int:
 
 
 class Job:
-    """``spillway lake run --trigger continuous`` in a session of its own."""
+    """``spillway lake run --trigger continuous`` in a session of its own, or such a driver on a JVM
+    that *spark* lends it.
+    """
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, spark: SparkSession | None = None) -> None:
         self._command = command
         self._log = log
+        self._spark = spark
+        #: what each start has until it ends
+        self._held = contextlib.ExitStack()
+        #: armed from the next start on
+        self.failpoints = ""
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
@@ -179,9 +204,12 @@ class Job:
         if self.process is None or self.process.poll() is not None:
             self.end()
             self.starts += 1
+            environment = os.environ | {"SPILLWAY_FAILPOINTS": self.failpoints}
+            if self._spark is not None:
+                environment |= self._held.enter_context(killed_driver.lent(self._spark))
             with self._log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    self._command, stdout=log, stderr=log, start_new_session=True
+                    self._command, stdout=log, stderr=log, start_new_session=True, env=environment
                 )
 
     def end(self, how: signal.Signals = signal.SIGKILL) -> None:
@@ -194,6 +222,9 @@ class Job:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        # Its end is not the next one's.
+        self.process = None
+        self._held.close()
 
     def kill(self, victim: str) -> bool:
         """Kill the driver, its JVM, or a Python worker; return whether there was one."""
@@ -240,7 +271,9 @@ class LakeKills:
         options: Sequence[str] = (),
         *,
         by_position: bool = False,
+        lent_jvm: bool = False,
     ) -> None:
+        assert not (lent_jvm and options), "options are the command's"
         self._format = table_format
         self._random = random.Random(seed)
         self._cluster = cluster
@@ -254,24 +287,57 @@ class LakeKills:
         service.create_slot("s", self.database.name, "arrow")
         self.database.execute("INSERT" + _TABLES.split("INSERT", maxsplit=1)[1])
         self.writer = Writer(self.database, seed, self.path)
+        self._merge: Literal["copy", "position"] = "position" if by_position else "copy"
+        self._spark = self._session() if lent_jvm else None
+        command = (
+            self._driver(service.grpc_address)
+            if lent_jvm
+            else self._program(service.grpc_address, options)
+        )
+        self.job = Job(command, directory / "job.log", self._spark)
+        self.kills: Counter[str] = Counter()
+
+    def _program(self, grpc: str, options: Sequence[str]) -> list[str]:
+        """Return the command as a user has it."""
+        by_position = self._merge == "position"
         command = [
             sys.executable,
             *(("-c", _BY_POSITION) if by_position else ("-m", "spillway.cli")),
-            "lake",
-            "run",
-            "--slot",
-            "s",
-            "--lake",
-            str(self.path),
         ]
-        command += ["--grpc", service.grpc_address, "--jars", str(jars), "--master", "local[2]"]
-        self._command = [*command, "--driver-memory", "1g"]
-        self._command += ["--format", table_format, *options]
-        self._merge: Literal["copy", "position"] = "position" if by_position else "copy"
-        self._command += ["--merge", self._merge] if by_position else []
-        continuous = ["--trigger", "continuous", "--interval", "0.1"]
-        self.job = Job([*self._command, *continuous], directory / "job.log")
-        self.kills: Counter[str] = Counter()
+        command += ["lake", "run", "--slot", "s", "--lake", str(self.path), "--grpc", grpc]
+        command += ["--jars", str(self._jars), "--master", "local[2]", "--driver-memory", "1g"]
+        command += ["--format", self._format, *options]
+        command += ["--merge", self._merge] if by_position else []
+        return [*command, "--trigger", "continuous", "--interval", "0.1"]
+
+    def _driver(self, grpc: str) -> list[str]:
+        """Return what is the job's driver and nothing else."""
+        settings = {
+            "slot": "s",
+            "path": str(self.path),
+            "checkpoint": str(self._checkpoint),
+            "table_format": self._format,
+            "grpc": grpc,
+            "merge": self._merge,
+            "trigger": "continuous",
+            "interval_s": 0.1,
+        }
+        if self._merge == "position":
+            settings |= {"by_position": True, "small_files_max": 4}
+        return killed_driver.command("job", settings)
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.path / "_spillway" / "checkpoint"
+
+    def _session(self) -> SparkSession:
+        return spark_session(
+            table_format=self._format,
+            master="local[2]",
+            driver_memory="1g",
+            jar_folder=self._jars,
+            short=True,
+        )
 
     def run(self, kills: int, *, in_merges: bool = False, seconds: float | None = None) -> None:
         """Kill *kills* times, or for so many *seconds*, then compare."""
@@ -279,7 +345,6 @@ class LakeKills:
         ends = None if seconds is None else time.monotonic() + seconds
         try:
             while self.kills.total() < kills and (ends is None or time.monotonic() < ends):
-                self.job.keep_running()
                 victim = self._kill_in_merge() if in_merges else self._kill_next()
                 self._check_position()
                 told = f"{self.kills.total()} {victim}, lake at {Lsn(newest_lsn(self.path))}"
@@ -299,9 +364,12 @@ class LakeKills:
     def close(self) -> None:
         self.job.end()
         self.serve.stop()
+        if self._spark is not None:
+            self._spark.stop()
 
     def _kill_next(self) -> str:
         """Kill the next one, at any time; return who it was."""
+        self.job.keep_running()
         # Mostly while a batch is written; now and then before the first one.
         if self._random.random() < 0.8:
             self._wait_for_a_batch()
@@ -312,10 +380,41 @@ class LakeKills:
         return victim
 
     def _kill_in_merge(self) -> str:
-        """Kill the driver, or all that is of it, when a history has a batch that its current table
-        may not have; return who it was, and count that if the table hasn't.
+        """Kill the driver at an instant of a merge, or a moment after a history has a batch, alone
+        or with all that is of it; the latter counts if a current table lacks the batch then.
+        Return who it was and when.
         """
-        victim = self._random.choice(("driver", "session"))
+        if self._random.random() < _AT_INSTANTS:
+            when = self._random.choice(_INSTANTS[self._merge])
+            self._killed_at(when)
+            self.kills[when] += 1
+            return f"driver at {when}"
+        victim = "driver" if self._spark else self._random.choice(("driver", "session"))
+        self._killed_in_time(victim)
+        lsn = self._lsns()
+        is_in_merge = any(lsn("history", name) > lsn("current", name) for name in _NAMES)
+        if is_in_merge:
+            self.kills[f"{victim} in a merge"] += 1
+        return victim if is_in_merge else f"{victim}, too early or late"
+
+    def _killed_at(self, failpoint: str) -> None:
+        """Run the job until it dies at a failpoint, the first time or a later one."""
+        self.job.end()
+        hits = 1 if failpoint == "lake.before_fold" else self._random.randint(1, 4)
+        self.job.failpoints = f"{failpoint}=kill@{hits}"
+        deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
+        starts = self.job.starts
+        while self.job.process is None or self.job.process.poll() != -signal.SIGKILL:
+            self.job.keep_running()
+            assert time.monotonic() < deadline, f"{failpoint} did not come: {self.job.log()}"
+            time.sleep(0.05)
+        assert self.job.starts > starts, "nothing was started that could die"
+        self.job.failpoints = ""
+        self.job.end()
+
+    def _killed_in_time(self, victim: str) -> None:
+        """Kill the driver, or all that is of it, a moment after a history has a batch."""
+        self.job.keep_running()
         self._wait_for_a_batch()
         name = self._random.choice(_NAMES)
         log = "_delta_log" if self._format == "delta" else "metadata"
@@ -326,13 +425,11 @@ class LakeKills:
             self.job.keep_running()
             assert time.monotonic() < deadline, f"the job makes no batch: {self.job.log()}"
             time.sleep(_LOOK_S)
-        time.sleep(self._random.random() * _MERGE_S)
+        # A merge by position may be a tenth of that.
+        time.sleep(self._random.random() ** 2 * _MERGE_S)
         if victim == "driver":
             self.job.kill("driver")
         self.job.end()
-        if any(lsn("history", n) > lsn("current", n) for lsn in (self._lsns(),) for n in _NAMES):
-            self.kills[f"{victim} in a merge"] += 1
-        return victim
 
     def _lsns(self) -> Callable[[str, str], int]:
         """Return what says up to where a table of the lake has everything."""
@@ -438,18 +535,13 @@ class LakeKills:
     def _compare(self) -> None:
         service = self.serve.service()
         end = service.wait_decoded("s", self.database)
-        spark = spark_session(
-            table_format=self._format,
-            master="local[2]",
-            driver_memory="1g",
-            jar_folder=self._jars,
-            short=True,
-        )
+        spark = self._spark or self._session()
+        self._spark = spark
         try:
             rest = JobSettings(
                 "s",
                 self.path,
-                self.path / "_spillway" / "checkpoint",
+                self._checkpoint,
                 table_format=self._format,  # type: ignore[arg-type] # the job took it
                 grpc=service.grpc_address,
                 merge=self._merge,
@@ -470,6 +562,7 @@ class LakeKills:
             written = self.database.value("SELECT count(*) FROM transfers")
             assert now.history("public.transfers").count() == written
         finally:
+            self._spark = None
             spark.stop()
 
 
@@ -484,9 +577,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--format", default="delta")
     parser.add_argument("--by-position", action="store_true", help="--merge position, always")
     parser.add_argument("--in-merges", action="store_true", help="count kills in merges alone")
+    parser.add_argument(
+        "--lent-jvm", action="store_true", help="one JVM for all drivers; --in-merges alone"
+    )
     parser.add_argument("--seconds", type=float, help="kill for so long, not so often")
     parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
     chosen = parser.parse_args(arguments)
+    if chosen.lent_jvm and (chosen.option or not chosen.in_merges):
+        parser.error("a JVM is lent to drivers that are killed in merges, without options")
     directory = Path(tempfile.mkdtemp(prefix="spillway-kills-"))
     jvm.start_quickly()
     began = time.monotonic()
@@ -494,7 +592,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"seed {chosen.seed}, {chosen.format} {chosen.option}, in {directory}", flush=True)
         run = LakeKills(
             directory, cluster, chosen.jars, chosen.seed, chosen.format, chosen.option,
-            by_position=chosen.by_position,
+            by_position=chosen.by_position, lent_jvm=chosen.lent_jvm,
         )  # fmt: skip
         try:
             run.run(chosen.kills, in_merges=chosen.in_merges, seconds=chosen.seconds)
