@@ -64,7 +64,8 @@ def row_lines(
     """
     if width is not None:
         return for_terminal(rows, columns, sys.maxsize if is_wide else width, wrap=width)
-    names = (*columns.names, *columns.sentences)
+    # What may be either, in the table or below it, is one column here.
+    names = tuple(dict.fromkeys((*columns.names, *columns.sentences)))
     return [
         "\t".join(names),
         *("\t".join(_plain(row[name]) for name in names) for row in rows),

@@ -3,6 +3,11 @@
 The interfaces are given the engine, the subscriptions and the users through :func:`noted`. It hands
 every call on; those of a table here are noted when they have succeeded. What can't be noted is
 logged, and done all the same.
+
+A program that confirms what it has read by advancing its slot over gRPC, as a lake's job does after
+each batch, does so every second or two: its first is noted, and no other until something else is
+done with the slot. Events are bounded by their number, and a day of these would push thirty days
+out.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from spillway.caller import caller
+from spillway.caller import GRPC, caller
 from spillway.errors import SpillwayError
 from spillway.store.rows import EventRow
 
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: slots whose programs are remembered
+_CONFIRMING_MAX: Final = 10_000
 
 
 class Action(NamedTuple):
@@ -124,6 +132,8 @@ class _Noted:
         self._wrapped = wrapped
         self._actions = actions
         self._events = events
+        #: by slot: which program advances it, as the last that was done with it
+        self._confirming: dict[str, tuple[str, str | None, str | None]] = {}
         # Found at the first look-up and set here, so that calls of the hot path cost nothing more
         # than on the wrapped one itself.
         for name in actions:
@@ -151,6 +161,8 @@ class _Noted:
             return
         first = next(iter(given.values()))
         name = getattr(first, "slot_name", None) or getattr(first, "name", None) or first
+        if action.of == "slot" and self._is_known_confirmation(action, str(name)):
+            return
         event = EventRow(
             kind="action",
             title=action.title.format(**given),
@@ -163,3 +175,17 @@ class _Noted:
             await self._events.add([event])
         except SpillwayError as error:
             log.warning("an event is not stored (%s): %s", event.title, error)
+
+    def _is_known_confirmation(self, action: Action, slot: str) -> bool:
+        """Whether the caller advances *slot* as it has done before, with nothing in between."""
+        who = caller()
+        before = self._confirming.pop(slot, None)
+        if action is not SOURCE_ACTIONS["advance"] or who.protocol != GRPC or not who.client:
+            return False
+        # A new connection has another port, and is the same program.
+        host = (who.address or "").rpartition(":")[0]
+        if len(self._confirming) >= _CONFIRMING_MAX:
+            # The one that was heard of least lately; it is noted once more.
+            del self._confirming[next(iter(self._confirming))]
+        self._confirming[slot] = now = (who.client, host, who.user)
+        return now == before

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 from starlette.responses import StreamingResponse
 
 from harness.fake_engine import FakeEngine
@@ -32,6 +33,7 @@ from spillway.admin.rendering import Pages
 from spillway.apply.conflicts.kinds import ALLOWED, DEFAULTS, ConflictKind, Resolution
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.caller import GRPC, calling
+from spillway.cli import program
 from spillway.errors import MetadataError, SourceError
 from spillway.pg.lsn import Lsn
 from spillway.receiver.table_sizes import TableSize
@@ -420,6 +422,18 @@ async def test_the_consumer_is_on_the_slots_page_with_a_way_to_end_it() -> None:
     assert "/ui/slots/s1/end-session" in text
 
 
+async def test_the_command_that_reads_a_slot_is_one() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    text = await page(engine, "/ui/slots/s1")
+    printed = re.findall(r"<code>(spillway recv .*?)</code>", text)
+    assert len(printed) == 1, printed
+    _, name, *arguments = shlex.split(html.unescape(printed[0]))
+    recv = typer.main.get_command(program.app).commands[name]  # type: ignore[attr-defined]
+    assert recv.make_context(name, arguments).params["slot"] == "s1"
+
+
 async def test_every_attribute_is_explained() -> None:
     from dataclasses import fields
 
@@ -572,6 +586,9 @@ async def test_what_a_lakes_tables_are_like() -> None:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
         text = (await client.get("/ui/subscriptions/a")).text
+        one = replace(known, rows=1, files=1, deleted_rows=0)
+        subscriptions.change("a", table_states=(one,))
+        assert "1 row; 1 file, 5" in (await client.get("/ui/subscriptions/a")).text
     first, second = re.findall(r"<tr>\s*<th scope=\"row\">.*?</tr>", text, re.DOTALL)
     for words in (
         "public.known",

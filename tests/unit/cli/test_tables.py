@@ -57,6 +57,13 @@ def test_lag_is_shown_with_its_unit_and_unknown_as_such() -> None:
     assert lines[2].split()[3:5] == ["-", "-"]
 
 
+def test_what_may_stand_below_the_table_is_one_column_behind_a_pipe() -> None:
+    either = Columns(names=("name", "note"), ranked=("name", "note"), sentences=("note", "lsn"))
+    heading, line = row_lines([ROW], either, None)
+    assert heading.split("\t") == ["name", "note", "lsn"]
+    assert line.split("\t") == [ROW["name"], ROW["note"], ROW["lsn"]]
+
+
 def test_sentences_stand_below_and_break_between_words() -> None:
     columns = Columns(("name", "state"), ("name", "state"), ("error",))
     error = "the source can't be reached: connection refused, is the server running on that host"
