@@ -333,12 +333,14 @@ def test_nothing_jumps_in_a_minute(installation: FakeService, visit: Callable[..
     number = 0
     while time.monotonic() < end:
         number += 1
-        _go_on(engine, number**7 % 5_000_000_000)
+        # Below what would be a finding, which takes its room at the top: how many looks there are
+        # in a minute is the machine's.
+        _go_on(engine, number**7 % 250_000_000)
         rows = 41_203_455 + number * 999_983
         installation.subscriptions.change("warehouse", rows=rows, lag_bytes=number**6)
         pages["/"].wait_for_function(_LOOK)
     moved = {path: page.evaluate("window.shifted") for path, page in pages.items()}
-    assert all(shifted < 0.002 for shifted in moved.values()), moved
+    assert {path: shifted for path, shifted in moved.items() if shifted >= 0.002} == {}
 
 
 def test_times_are_the_readers(installation: FakeService, visit: Callable[..., Visit]) -> None:
