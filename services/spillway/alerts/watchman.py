@@ -116,7 +116,7 @@ class Watchman:
             # What is shown is what was: nothing is known.
             return
         rules, unsettled, channels = await self._table.state()
-        by_limits: dict[Limits, list[Finding]] = {}
+        found: dict[tuple[Limits, frozenset[str] | None], list[Finding]] = {}
         unknown = view.unknown()
         sources = {source.info.name for source in view.sources}
 
@@ -131,12 +131,15 @@ class Watchman:
             if rule.codes is not None and rule is not _EVENTS and "primary_keeps_wal" in rule.codes:
                 # Primaries are asked only while somebody wants to know.
                 self._sampler.watch()
-            limits = limits_of(rule)
-            if limits not in by_limits:
-                by_limits[limits] = self._own(view.findings_with(limits))
+            # What a rule does not ask for takes the place of nothing that it does: a slot that
+            # lags still does when its consumer is gone, too.
+            codes = None if rule.codes is None else frozenset(rule.codes)
+            asked = limits_of(rule), codes
+            if asked not in found:
+                found[asked] = self._own(view.findings_with(*asked))
             look = Look(
                 now=now,
-                findings=[one for one in by_limits[limits] if concerns(rule, one)],
+                findings=[one for one in found[asked] if concerns(rule, one)],
                 unknown=unknown,
                 is_mine=is_mine,
                 quiet=is_quiet(rule.quiet, now),

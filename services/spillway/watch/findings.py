@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.amounts import duration, moment, since, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from spillway.service.model import Obstacle
     from spillway.subscriber.model import SubscriptionInfo
@@ -125,6 +125,7 @@ def findings_of(
     warnings: Sequence[Obstacle] = (),
     *,
     limits: Limits | None = None,
+    codes: Collection[str] | None = None,
     conflicts_at: Mapping[str, datetime] | None = None,
 ) -> list[Finding]:
     """Find what is wrong, worst first.
@@ -136,6 +137,8 @@ def findings_of(
         obstacles: what keeps the service from its work.
         warnings: what soon will.
         limits: from where on amounts are findings; :data:`DEFAULT_LIMITS` unless given.
+        codes: what is asked for; all unless given. Of a slot only the worst of them is told, and a
+            finding takes the place only of those that are not asked for without it.
         conflicts_at: when subscriptions were last seen to have met a conflict.
     """
     limits = limits or DEFAULT_LIMITS
@@ -145,15 +148,18 @@ def findings_of(
     met = conflicts_at or {}
     for one in subscriptions:
         found += _of_subscription(one, limits, met.get(one.name))
-    filled = {one.slot for one in subscriptions if _is_stale(one, limits)}
+    filled: set[str] = set()
+    if codes is None or "subscription_stale" in codes:
+        filled = {one.slot for one in subscriptions if _is_stale(one, limits)}
     for slot in slots:
         # A slot that lags since its subscription does is one thing to mend, not two.
         found += [
             finding
-            for finding in _of_slot(slot, limits)
+            for finding in _of_slot(slot, limits, codes)
             if finding.code != "slot_lagging" or slot.info.slot_name not in filled
         ]
-    return sorted(found, key=lambda finding: finding.severity != "bad")
+    asked = [one for one in found if codes is None or one.code in codes]
+    return sorted(asked, key=lambda finding: finding.severity != "bad")
 
 
 def _of_service(obstacle: Obstacle, severity: str) -> Iterator[Finding]:
@@ -364,8 +370,13 @@ def _silent_s(subscription: SubscriptionInfo) -> float:
     return (datetime.now(UTC) - told).total_seconds()
 
 
-def _of_slot(slot: SlotView, limits: Limits) -> Iterator[Finding]:
+def _of_slot(
+    slot: SlotView, limits: Limits, codes: Collection[str] | None = None
+) -> Iterator[Finding]:
+    """Give the worst that is wrong with a slot, of *codes*: one thing to mend, not three."""
     for severity, code, title, detail, remedy in _wrong_with_slot(slot, limits):
+        if codes is not None and code not in codes:
+            continue
         yield Finding(
             severity,
             title,
@@ -376,10 +387,11 @@ def _of_slot(slot: SlotView, limits: Limits) -> Iterator[Finding]:
             subject=slot.info.slot_name,
             source=slot.info.source,
         )
+        return
 
 
 def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str, str, str, str]]:
-    """Give severity, code, title, detail and remedy of what is wrong with a slot: one thing."""
+    """Give severity, code, title, detail and remedy of what is wrong with a slot, worst first."""
     info = slot.info
     if info.invalidation_reason:
         yield (
@@ -404,7 +416,6 @@ def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str,
                     "SPILLWAY_MAX_SLOT_RETAINED_BYTES."
                 ),
             )
-            return
     idle_s = (
         (datetime.now(UTC) - info.inactive_since).total_seconds()
         if info.inactive_since is not None and info.inactive_since.tzinfo
@@ -430,7 +441,7 @@ def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str,
                 "any more."
             ),
         )
-    elif lag_s > limits.lag_s or lags_bytes:
+    if lag_s > limits.lag_s or lags_bytes:
         lag = duration(lag_s) if lag_s > limits.lag_s else size(lag_bytes)
         who = (
             "It has no consumer." if info.consumer is None else f"Its consumer is {info.consumer}."

@@ -27,7 +27,7 @@ from spillway.watch.history import TICK_S, Track
 from spillway.watch.views import SlotView, SourceView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from spillway.service.interface import EngineInterface
     from spillway.service.model import Obstacle, PrimaryCost, SlotInfo, SourceInfo
@@ -67,8 +67,10 @@ class View:
     #: when subscriptions were seen to have met a conflict, since the service started
     conflicts_at: Mapping[str, datetime] = field(default_factory=dict)
 
-    def findings_with(self, limits: Limits | None = None) -> list[Finding]:
-        """Give what is wrong by *limits*; None: the overview's."""
+    def findings_with(
+        self, limits: Limits | None = None, codes: Collection[str] | None = None
+    ) -> list[Finding]:
+        """Give what is wrong by *limits*, of *codes*; None: as on the overview."""
         return findings_of(
             self.sources,
             self.slots,
@@ -76,6 +78,7 @@ class View:
             self.obstacles,
             self.warnings,
             limits=limits,
+            codes=codes,
             conflicts_at=self.conflicts_at,
         )
 

@@ -324,6 +324,40 @@ async def test_findings_come_worst_first() -> None:
     assert not findings_of([], [], [])
 
 
+async def test_what_is_not_asked_for_takes_the_place_of_nothing() -> None:
+    """A rule about slots that lag is told of one also while nobody reads it, or it is nearly lost:
+    else it would be told that this is over.
+    """
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s")
+    long_ago = datetime.now(UTC) - timedelta(hours=2)
+    engine.change_slot("s", retained_bytes=90, safe_wal_size=10, inactive_since=long_ago)
+    view = await Sampler(engine, FakeSubscriptions()).look()
+    view = replace(view, slots=tuple(replace(one, lag_seconds=900.0) for one in view.slots))
+
+    def codes(*asked: str) -> list[str]:
+        return [finding.code for finding in view.findings_with(codes=asked or None)]
+
+    assert codes() == ["slot_near_limit"]
+    assert codes("slot_unread", "slot_lagging") == ["slot_unread"]
+    assert codes("slot_lagging") == ["slot_lagging"]
+    assert codes("source_down") == []
+
+
+async def test_a_stale_subscription_hides_its_slots_lag_only_from_who_asks_for_both() -> None:
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    engine.add_source("shop")
+    engine.add_slot("a")
+    await subscriptions.create(SubscriptionSpec("a", "shop", "shop", {"kind": "lake", "path": "/"}))
+    subscriptions.change("a", lag_seconds=900.0)
+    view = await Sampler(engine, subscriptions).look()
+    view = replace(view, slots=tuple(replace(one, lag_seconds=900.0) for one in view.slots))
+    asked = [("subscription_stale", "slot_lagging"), ("slot_lagging",)]
+    said = [[one.code for one in view.findings_with(codes=codes)] for codes in asked]
+    assert said == [["subscription_stale"], ["slot_lagging"]]
+
+
 async def test_a_hole_in_a_log_is_found() -> None:
     engine = FakeEngine()
     engine.add_source("shop")
