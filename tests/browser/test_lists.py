@@ -301,6 +301,7 @@ def test_a_lake_is_compared_from_its_page(installation: FakeService, here: Page)
     check_axe(here, "a comparison failed")
 
 
+@pytest.mark.long
 def test_nothing_jumps_in_a_minute(installation: FakeService, visit: Callable[..., Visit]) -> None:
     engine = installation.engine
     assert isinstance(engine, ShownEngine)
