@@ -246,6 +246,42 @@ def test_a_table_catches_up_in_groups_and_a_conflict_is_told(
     assert _rows(target) == [row for row in _rows(source) if row[0] != 30]
 
 
+def test_ddl_does_not_wait_for_the_copy_of_a_partitioned_table(room: Room) -> None:
+    """Looking what there is to copy locks a root and all of its partitions; the copy needs one lock
+    at a time.
+    """
+    source, target = room.pair()
+    for database in (source, target):
+        database.execute(
+            "CREATE TABLE r (id int) PARTITION BY RANGE (id);"
+            "CREATE TABLE r_1 PARTITION OF r FOR VALUES FROM (0) TO (10);"
+            "CREATE TABLE r_2 PARTITION OF r FOR VALUES FROM (10) TO (20)"
+        )
+    source.execute(
+        "INSERT INTO r VALUES (1), (11);"
+        "CREATE PUBLICATION p FOR TABLE r WITH (publish_via_partition_root)"
+    )
+    ends = room.ends(source, target, "p")
+    told = Told()
+    sync = ends.sync(told, connections=1)
+    copying = threading.Thread(target=sync.first_copy, args=[ends.position()])
+    with target.connect() as somebody, somebody.transaction():
+        somebody.execute("LOCK TABLE r IN SHARE MODE")
+        copying.start()
+        wait_until(
+            "the copy waits",
+            lambda: bool(target.value("SELECT count(*) FROM pg_locks WHERE NOT granted")),
+        )
+        locked = source.query(
+            "SELECT DISTINCT relation::regclass::text FROM pg_locks"
+            " WHERE relation::regclass::text IN ('r', 'r_1', 'r_2')"
+        )
+        assert len(locked) == 1, locked
+    copying.join()
+    sync.stop()
+    assert target.query("SELECT id FROM r ORDER BY 1") == [(1,), (11,)], told.sentences
+
+
 def test_the_slot_is_held_for_a_table_that_has_to_catch_up(room: Room) -> None:
     ends, source, target = _filled(room)
     sync = ends.sync(Told())

@@ -160,12 +160,15 @@ class FirstCopy:
             (block_bytes,) = holder.execute(
                 "SELECT pg_catalog.current_setting('block_size')::int"
             ).fetchone() or (8192,)
+            # pg_partition_tree locks what it names until then: DDL would wait for the whole copy.
+            holder.execute("SAVEPOINT describing")
             oids = list_tables(holder, self._settings.publications, self._settings.selected)
             found = describe(
                 holder,
                 self._settings.publications,
                 {key: oid for key, oid in oids.items() if key in wanted},
             )
+            holder.execute("ROLLBACK TO SAVEPOINT describing")
         except psycopg.Error as error:
             raise SourceError(
                 f"the source can't be asked for its tables: {error}",
