@@ -34,7 +34,8 @@ _DUCKDB = "DuckDB 1.5, `delta_scan`, `iceberg_scan`"
 
 def _said() -> dict[tuple[str, str], str]:
     """Return what the page says, by reader and table."""
-    lines = PAGE.read_text().partition("### With other readers")[2].splitlines()
+    section = PAGE.read_text().partition("### With other readers")[2].partition("\n## ")[0]
+    lines = section.splitlines()
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
     (_, *kinds), _, *readers = rows
     return {
