@@ -15,7 +15,6 @@ object storage only threads of one process can agree so; others are kept out by 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.errors import LakeTableConflict
 from spillway.lake import lease
 from spillway.lake.shape.kinds import CURRENT, HISTORY
+from spillway.lake.state import versioned
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, replace_json
 
@@ -102,19 +102,12 @@ def load_state(path: LakePath, directory: str) -> LoadState | None:
     Raises:
         LakeTableConflict: the file is not of this release.
     """
-    file = _file(path, directory)
-    try:
-        value = json.loads(file.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise _unreadable(file, error) from error
-    try:
-        if value["version"] != _FORMAT_VERSION:
-            raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
-        return LoadState(**value | {"stage": Stage(value["stage"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(file, error) from error
+    return versioned.read(
+        _file(path, directory),
+        _FORMAT_VERSION,
+        lambda value: LoadState(**value | {"stage": Stage(value["stage"])}),
+        "Without it the table counts as never loaded: remove it and load with --resync.",
+    )
 
 
 def store_state(path: LakePath, directory: str, state: LoadState) -> None:
@@ -252,11 +245,3 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _file(path: LakePath, directory: str) -> LakePath:
     return path / "_spillway" / "loads" / f"{directory}.json"
-
-
-def _unreadable(file: LakePath, error: Exception) -> LakeTableConflict:
-    return LakeTableConflict(
-        f"{file} can't be read: {error}",
-        hint="It was written by another release, or is damaged. Without it the table counts as "
-        "never loaded: remove it and load with --resync.",
-    )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict, LeaseLost
 from spillway.lake import lease
+from spillway.lake.state import versioned
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, StorageChanged, replace_json
 
@@ -83,16 +84,8 @@ def existing(path: LakePath) -> LakePosition:
 
 
 def _parsed(file: LakePath, text: str) -> LakePosition:
-    try:
-        value = json.loads(text)
-        if value["version"] != _FORMAT_VERSION:
-            raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
-        return LakePosition(**value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise LakeTableConflict(
-            f"{file} can't be read: {error}",
-            hint="It was written by another release, or is damaged.",
-        ) from error
+    with versioned.refusing(file):
+        return LakePosition(**versioned.of_version(text, _FORMAT_VERSION))
 
 
 def store(path: LakePath, position: LakePosition) -> None:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spillway.errors import LakeError, LakeTableConflict
+from spillway.errors import LakeError
 from spillway.lake.shape.payload import (
     CHANGE_COLUMNS,
     ENVELOPE,
@@ -39,6 +39,7 @@ from spillway.lake.shape.payload import (
     directory_named,
     parse_message,
 )
+from spillway.lake.state import versioned
 from spillway.lake.state.loads import is_loading, known_tables
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import replace_json
@@ -137,20 +138,15 @@ def quarantined(path: LakePath) -> dict[str, Quarantine]:
     found = {}
     names = [file.name for file in folder.glob("*.json")] if folder.is_dir() else []
     for name in sorted(names):
-        file = folder / name
-        try:
-            value = json.loads(file.read_text())
-            if value["version"] != _FORMAT_VERSION:
-                raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
-            found[name.removesuffix(".json")] = Quarantine(**value)
-        except FileNotFoundError:
-            continue
-        except (KeyError, TypeError, ValueError) as error:
-            raise LakeTableConflict(
-                f"{file} can't be read: {error}",
-                hint="It was written by another release, or is damaged. Removed, the table begins "
-                "where its history ends; what is set aside is not looked at then.",
-            ) from error
+        state = versioned.read(
+            folder / name,
+            _FORMAT_VERSION,
+            lambda value: Quarantine(**value),
+            "Removed, the table begins where its history ends; what is set aside is not looked at "
+            "then.",
+        )
+        if state is not None:
+            found[name.removesuffix(".json")] = state
     return found
 
 

@@ -20,15 +20,16 @@ Driver, and commands; small files, looked at often.
 
 from __future__ import annotations
 
-import json
 import secrets
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from spillway.errors import LakeError, LakeTableConflict
+from spillway.errors import LakeError
 from spillway.lake.shape.payload import directory_named
+from spillway.lake.state import versioned
 from spillway.lake.state.loads import Stage, known_tables, load_state
 from spillway.lake.state.quarantine import quarantined, release
 from spillway.storage.place import replace_json
@@ -199,21 +200,19 @@ def _all(path: LakePath) -> list[Resync]:
     names = [file.name for file in folder.glob("*.json")] if folder.is_dir() else []
     found = []
     for name in sorted(names):
-        file = folder / name
-        try:
-            value = json.loads(file.read_text())
-            if value["version"] != _FORMAT_VERSION:
-                raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
-            found.append(Resync(**value, name=name))
-        except FileNotFoundError:
-            continue
-        except (KeyError, TypeError, ValueError) as error:
-            raise LakeTableConflict(
-                f"{file} can't be read: {error}",
-                hint="It was written by another release, or is damaged. Remove it, and ask for "
-                "the table again.",
-            ) from error
+        wish = versioned.read(
+            folder / name,
+            _FORMAT_VERSION,
+            partial(_wish, name),
+            "Remove it, and ask for the table again.",
+        )
+        if wish is not None:
+            found.append(wish)
     return found
+
+
+def _wish(name: str, value: dict[str, Any]) -> Resync:
+    return Resync(**value, name=name)
 
 
 def _folder(path: LakePath) -> LakePath:

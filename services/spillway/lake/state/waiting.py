@@ -9,11 +9,10 @@ does no harm.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import LakeTableConflict
+from spillway.lake.state import versioned
 from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
@@ -44,19 +43,13 @@ def load(path: LakePath) -> dict[str, Waiting]:
     Raises:
         LakeTableConflict: the file is not of this release.
     """
-    file = _file(path)
-    try:
-        value = json.loads(file.read_text())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise _unreadable(file, error) from error
-    try:
-        if value["version"] != _FORMAT_VERSION:
-            raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
-        return {name: Waiting(**each) for name, each in value["tables"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(file, error) from error
+    found = versioned.read(
+        _file(path),
+        _FORMAT_VERSION,
+        lambda value: {name: Waiting(**each) for name, each in value["tables"].items()},
+        "Without it, tables that wait are brought up to date with their next change: move it away.",
+    )
+    return found or {}
 
 
 def store(path: LakePath, tables: Mapping[str, Waiting]) -> None:
@@ -67,11 +60,3 @@ def store(path: LakePath, tables: Mapping[str, Waiting]) -> None:
 
 def _file(path: LakePath) -> LakePath:
     return path / "_spillway" / "waiting.json"
-
-
-def _unreadable(file: LakePath, error: Exception) -> LakeTableConflict:
-    return LakeTableConflict(
-        f"{file} can't be read: {error}",
-        hint="It was written by another release, or is damaged. Without it, tables that wait are "
-        "brought up to date with their next change: move it away.",
-    )
