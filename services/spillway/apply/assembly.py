@@ -12,6 +12,7 @@ from spillway.apply.schema.changes import SchemaChanges
 from spillway.apply.schema.following import Following
 from spillway.apply.sync.catching_up import SlotCatchUp
 from spillway.apply.sync.copiers import connect_source
+from spillway.apply.sync.retries import MOST_S
 from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.connection import connect_target
@@ -109,7 +110,7 @@ def following_of(settings: ApplySettings) -> Callable[[Connection], Following] |
         options.rename.target_of,
         settings.source_dsn,
         applies=options.on_schema_change == "apply",
-        how_to_go_on="the table goes on by itself, in three minutes at most",
+        how_to_go_on=f"the table goes on by itself, within {MOST_S / 60:.0f} minutes",
     )
 
 

@@ -11,7 +11,6 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.schema.following import Following
-from spillway.apply.sync.deferred_ddl import DeferredDdl
 from spillway.errors import TargetSchemaChange
 
 if TYPE_CHECKING:
@@ -64,7 +63,6 @@ class SchemaChanges:
             how_to_go_on=f"spillway subscription enable {session.subscription}",
         )
         self._sync = sync
-        self._deferred = DeferredDdl(session.subscription)
         self._tell = tell
         #: the open transaction has changed the target's tables, or what is known of them
         self._has_changed = False
@@ -126,7 +124,8 @@ class SchemaChanges:
         # PREPARED would then wait for.
         if head.kind == _PREPARED:
             return False
-        return self._deferred.keep(self._session.connection, event, head.commit_lsn, head.xid)
+        connection = self._session.connection
+        return self._sync.states.deferred.keep(connection, event, head.commit_lsn, head.xid)
 
     # ---- what is done
 

@@ -249,21 +249,11 @@ class TableSync:
         known = self.states.all()
         with self._sides.target_session() as target:
             relation_ids = self.states.relation_ids(target)
-        # The stream, or who reads what a table lacks, has not come to its new name yet.
-        names = {oid: key for key, oid in found.items()} if self._follows_ddl else {}
-        renamed = {
-            key: names[oid]
-            for key, oid in relation_ids.items()
-            if key in known and names.get(oid, key) != key
-        }
+        renamed = self._renamed(relation_ids, found)
         gone = known.keys() - found.keys() - renamed.keys()
         more = found.keys() - known.keys() - set(renamed.values())
-        identified = {
-            key: oid
-            for key, oid in found.items()
-            if relation_ids.get(key) != oid
-            and (key in more or (key in known and key not in renamed))
-        }
+        kept = (known.keys() & found.keys()) - renamed.keys()
+        identified = {key: found[key] for key in more | kept if relation_ids.get(key) != found[key]}
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
         # Before their states: a table that is ready as it is has to be there.
         self.missing.make(more | (init - gone))
@@ -280,6 +270,22 @@ class TableSync:
                         self.states.store(target, table)
             self.states.forgotten(gone)
             self.states.changed(*new)
+
+    def _renamed(
+        self, relation_ids: Mapping[TableName, int], found: Mapping[TableName, int]
+    ) -> dict[TableName, TableName]:
+        """Return what known tables are called on the source by now, as far as that is new: neither
+        the stream nor who reads what a table lacks has come to that name yet. Who passes over DDL
+        never will.
+        """
+        if not self._follows_ddl:
+            return {}
+        known, names = self.states.all(), {oid: key for key, oid in found.items()}
+        return {
+            key: names[oid]
+            for key, oid in relation_ids.items()
+            if key in known and names.get(oid, key) != key
+        }
 
     def synchronize_sequences(self, *, may_go_back: bool = False) -> sequences.SequenceSync:
         """Set the target's sequences to where the source's are now.
