@@ -77,6 +77,17 @@ def _secret(name: str, description: str, **more: Any) -> Field:
     return Field(name, String(), description, optional=True, write_only=True, **more)
 
 
+#: of channels and rules alike
+_NAME_FIELD = Field(
+    "name",
+    String(),
+    "Its name: 1 to 63 lower case letters, digits, - and _.",
+    required=True,
+    replaces=True,
+    checks=[_name],
+)
+
+
 class AlertChannel(ServiceResource):
     """The resource of a channel."""
 
@@ -88,14 +99,7 @@ class AlertChannel(ServiceResource):
     )
     places = _PLACES
     fields = (
-        Field(
-            "name",
-            String(),
-            "Its name: 1 to 63 lower case letters, digits, - and _.",
-            required=True,
-            replaces=True,
-            checks=[_name],
-        ),
+        _NAME_FIELD,
         Field(
             "kind",
             String(),
@@ -207,14 +211,7 @@ class AlertRule(ServiceResource):
     )
     places = _PLACES
     fields = (
-        Field(
-            "name",
-            String(),
-            "Its name: 1 to 63 lower case letters, digits, - and _.",
-            required=True,
-            replaces=True,
-            checks=[_name],
-        ),
+        _NAME_FIELD,
         Field("enabled", Bool(), "Whether it finds anything.", optional=True, default=True),
         Field(
             "codes",
