@@ -55,6 +55,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── DecodingStateLost            decoding_state_lost      500
     ├── SourceError                  source_error             502, the PostgreSQL side
     │   ├── SourceUnreachable        source_unreachable
+    │   ├── SessionSettingsUnknown   session_settings_unknown
     │   ├── SourceAuthFailed         source_auth_failed
     │   ├── SourceNotPermitted       source_not_permitted
     │   ├── UnknownDatabase          unknown_database
@@ -534,6 +535,14 @@ class SourceUnreachable(SourceError):
     code = "source_unreachable"
     grpc_status = "UNAVAILABLE"
     sqlstate = "08001"
+
+
+class SessionSettingsUnknown(SourceError):
+    """What sessions of a source's database print by was never asked, and can't be asked now."""
+
+    code = "session_settings_unknown"
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "57P03"
 
 
 class SourceAuthFailed(SourceError):

@@ -57,7 +57,10 @@ failpoint                                 where
 ``lake.before_rows``                      its deletion vectors are durable, its rows are not there
 ``lake.before_commit``                    its rows are durable, no commit names them
 ``lake.before_index``                     it is committed, the index of keys doesn't know
+``lake.after_index``                      the index of keys knows, no small file is folded
 ``lake.before_fold``                      a folded file is durable, no commit names it
+``lake.after_fold``                       a commit names it, or the file is given up
+``lake.before_checkpoint``                a Delta table's log is to have a checkpoint
 ``lake.after_current``                    a table has the batch whole, other tables may not
 ``lake.before_poisoned``                  what a table can't be written is kept, and not said yet
 ``lake.after_quarantined``                a table is in quarantine, nothing is set aside yet
@@ -68,6 +71,8 @@ failpoint                                 where
 ``lake.after_together``                   that one is made, nothing says so yet
 ``lake.before_position``                  every table has the batch, the lake's position is the old
                                           one
+``lake.before_served``                    the position is durable, who asked for the batch's end is
+                                          not forgotten
 ``lake.before_advance``                   the position is durable, the slot is not confirmed
 ``lake.after_advance``                    the slot is confirmed, Spark has not committed the batch
 ``lake.load_begun``                       a table's load has its snapshot, no row of it is in
@@ -79,7 +84,9 @@ failpoint                                 where
 ``lake.load_done``                        a table is loaded, others may not be
 ``lake.resync_asked``                     the job knows the wish to load a table anew, nothing is
                                           begun
+``lake.resync_begun``                     the wish can't be taken back any more, nothing is begun
 ``lake.resync_done``                      the table is loaded, the wish is still there
+``lake.verify_asked``                     a comparison has asked for a batch, and holds the job
 ``table_sync.before_range``               a range's rows are on the target, not committed
 ``table_sync.after_range``                they are
 ``table_sync.before_finish``              all ranges of a table are durable, its state says copying

@@ -182,7 +182,9 @@ async def listening(
         host = f"[{doors.host}]" if ":" in doors.host else doors.host
         signs = ListenerSigns(pg_bound.door, f"{host}:{pg_port}")
         engine.watch_listener(signs)
-        walsender = WalsenderServer(engine, users, pg_bound, rules, signs)
+        walsender = WalsenderServer(
+            engine, users, metadata.session_settings, pg_bound, rules, signs
+        )
         watches.append(
             asyncio.create_task(walsender.serve(pg_listener), name="spillway-walsenders")
         )

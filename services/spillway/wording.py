@@ -123,6 +123,21 @@ ACTIONS: Final = (
         "subscription conflicts {subscription}",
         "the list of conflicts on the subscription's page",
     ),
+    Action(
+        "POST /v1/subscriptions/{subscription}/tables/{table}/resync",
+        "subscription resync-table {subscription} {table}",
+        "“Load anew” at the table {table} on the subscription's page",
+    ),
+    Action(
+        "POST /v1/subscriptions/{subscription}/tables/{table}/cancel-resync",
+        "subscription cancel-resync {subscription} {table}",
+        "“Take it back” at the table {table} on the subscription's page",
+    ),
+    Action(
+        "POST /v1/subscriptions/{subscription}/verify",
+        "subscription verify {subscription}",
+        "“Verify” on the subscription's page",
+    ),
     # Users have no pages.
     Action("GET /v1/users", "user list", "the command spillway user list"),
     Action("POST /v1/users", "user create", "the command spillway user create"),

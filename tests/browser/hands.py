@@ -89,6 +89,8 @@ class Keyboard(_Counting):
             keyboard.type(f"{at:%m%d%Y}")
             keyboard.press("ArrowRight")
             keyboard.type(f"{at:%I%M%S%p}")
+            # It drops seconds that are none.
+            text = f"{at:%Y-%m-%dT%H:%M:%S}" if at.second else f"{at:%Y-%m-%dT%H:%M}"
         else:
             keyboard.press("Control+a")
             keyboard.type(text)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from playwright.sync_api import expect
 
 from harness.browser import check_axe
+from spillway.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import pytest
     from playwright.sync_api import Page
 
     from harness.cluster import Database
@@ -26,6 +31,8 @@ def test_who_changed_this_row(
     service: Service,
     page: Page,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     number = shop.value(
         "INSERT INTO orders (customer_id, total, status) VALUES (7, 19.90, 'new') RETURNING id"
@@ -55,11 +62,21 @@ def test_who_changed_this_row(
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.screenshot(path=tmp_path / f"changes-{theme}-{width}.png", full_page=True)
         check_axe(page, f"changes, {theme}")
+    exported(page, service, tmp_path, monkeypatch, capsys)
     # As the plugin prints it, the transaction, and the row's history from there.
     changes.nth(1).get_by_role("link", name="As test_decoding prints it").click()
     expect(changes.nth(1).locator("pre.printed")).to_contain_text(HOSTILE)
     changes.nth(2).get_by_role("link", name="Its transaction").click()
     expect(page.locator("article.change")).to_have_count(1)
+    first_lsn = page.locator("article.change code.lsn").inner_text()
+    expect(page.get_by_label("From LSN")).to_have_value(first_lsn)
+    expect(page.get_by_text("One transaction, whose")).to_be_visible()
+    # Its LSN is a bound as any: all that came since.
+    page.get_by_label("Up to LSN").fill("")
+    page.get_by_role("button", name="Find").click()
+    expect(changes).to_have_count(3)
+    expect(page.get_by_text("One transaction, whose")).to_have_count(0)
+    page.go_back()
     page.get_by_role("link", name="History of this row").click()
     expect(changes).to_have_count(3)
     # What is asked is in the address; what can't be is said in the page.
@@ -76,6 +93,35 @@ def test_who_changed_this_row(
     assert service.call("GET", f"/slots/{slot}")["confirmed_flush_lsn"] == committed
 
 
+def exported(
+    page: Page,
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The page's files have what it shows, and so has the command that it names."""
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="JSON lines").click()
+    assert saved.value.suggested_filename == "changes.jsonl"
+    saved.value.save_as(tmp_path / "changes.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
+    shown = page.locator("article.change code.lsn").all_inner_texts()
+    assert [change["commit_lsn"] for change in lines] == shown
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Arrow", exact=True).click()
+    saved.value.save_as(tmp_path / "changes.arrows")
+    with pa.OSFile(str(tmp_path / "changes.arrows")) as file:
+        rows = pa.ipc.open_stream(file).read_all().to_pylist()
+    assert [row["columns"] for row in rows] == [change["columns"] for change in lines]
+    page.get_by_text("The same by command and curl").click()
+    command = page.locator(".as-commands pre").first.inner_text()
+    monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
+    words = [word for word in shlex.split(command) if word != "\n"]
+    assert main([*words[1:], "-o", "jsonl"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == lines
+
+
 def test_from_where_one_is(
     slot: str, shop: Database, service: Service, page: Page, picture: Callable[..., None]
 ) -> None:
@@ -90,6 +136,7 @@ def test_from_where_one_is(
     expect(page.get_by_label("Database")).to_have_value("shop")
     expect(page.locator("article.change").first).to_be_visible()
     page.goto("/ui/sources/main")
+    page.get_by_text("Tables of shop").click()
     page.get_by_role("link", name="public.customers").click()
     expect(page.get_by_label("Table")).to_have_value("public.customers")
     expect(page.locator("article.change").first).to_contain_text("Wien")

@@ -145,7 +145,10 @@ def test_a_path_that_can_not_be_written(form: Page, place: Path) -> None:
 def test_a_path_that_is_relative(form: Page, place: Path) -> None:
     check(form, "lakes/shop")
     hint = remedy(form, "is relative, and to what is not said", "invalid_request")
-    assert hint == "Give an absolute path of the service's machine, or s3://bucket/prefix."
+    assert hint == (
+        "Give an absolute path of the service's machine, s3://bucket/prefix or "
+        "az://container/prefix."
+    )
     check(form, place / "lakes" / "shop")
     is_ready(form)
 

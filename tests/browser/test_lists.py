@@ -191,27 +191,83 @@ def test_the_overview_is_one_screen(here: Page) -> None:
     expect(unknown.locator(".unknown")).to_have_count(2)
 
 
-@pytest.mark.parametrize(
-    ("path", "answer"),
-    [
-        ("/ui/slots/search", ".charts"),
-        ("/ui/subscriptions/warehouse", ".charts"),
-        ("/ui/subscriptions/warehouse", "[data-live=tables] table"),
-        ("/ui/sources/shop", "[data-live=slots] table"),
-        ("/ui/changes?table=orders", "article.change:nth-of-type(1)"),
-        ("/ui/schema?source=shop", ".change-of-schema:last-child"),
-        ("/ui/events", "tbody"),
-        ("/ui/alerts", "[data-live=channels] table"),
-        ("/ui/slots", "#list table"),
-    ],
-)
-def test_the_answer_is_on_one_screen(here: Page, path: str, answer: str) -> None:
+#: What people ask a page first, and what they do then.
+FIRST = {
+    "/ui/slots/search": (
+        "[aria-label=Actions]", "[data-live=consumer]", "#end-session", ".position-bar",
+        ".position-figures", ".charts", "#changes",
+    ),
+    # With something to mend.
+    "/ui/slots/audit": (".finding", ".position-bar", ".charts", "#changes"),
+    "/ui/subscriptions/warehouse": (
+        "[aria-label=Actions]", "[data-live=state] .finding", ".tiles", ".charts",
+        "[data-live=tables] table",
+    ),
+    "/ui/sources/shop": (
+        "[aria-label=Actions]", "[data-live=keeps]", ".charts", "[data-live=slots] table",
+        "[data-live=sessions] table",
+    ),
+    "/ui/sources/new": (".form > .form-end",),
+    "/ui/slots/new": ("[name=plugin]", ".form > .form-end"),
+    "/ui/subscriptions/new": ("#tables", "[name=kind]", ".form > .form-end"),
+    "/ui/changes?table=orders": ("article.change:nth-of-type(1)",),
+    "/ui/schema?source=shop": (".change-of-schema:last-child",),
+    "/ui/events": ("tbody",),
+    "/ui/alerts": ("[data-live=channels] table",),
+    "/ui/slots": ("#list table",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FIRST)
+def test_the_answer_is_on_one_screen(here: Page, path: str) -> None:
     here.goto(path)
-    expect(here.locator(answer)).to_be_visible()
-    bottom = here.evaluate(
-        "(it) => document.querySelector(it).getBoundingClientRect().bottom", answer
-    )
-    assert bottom <= 900, f"{answer} of {path} ends at {bottom}"
+    for answer in FIRST[path]:
+        place = here.locator(answer).first
+        expect(place).to_be_visible()
+        bottom = place.evaluate("(it) => it.getBoundingClientRect().bottom")
+        assert bottom <= 900, f"{answer} of {path} ends at {bottom}"
+
+
+#: Pages that are seen without scrolling: what is read less is folded, and said so.
+WHOLE = (
+    "/ui/slots/search", "/ui/slots/audit", "/ui/subscriptions/warehouse", "/ui/sources/shop",
+    "/ui/sources/new", "/ui/slots/new", "/ui/subscriptions/new", "/ui/alerts/new-channel",
+    "/ui/alerts/new-rule",
+)  # fmt: skip
+
+
+def test_pages_that_are_one_screen(here: Page) -> None:
+    heights = {}
+    for path in WHOLE:
+        here.goto(path)
+        if here.locator("#live").count():
+            expect(here.locator("#live")).to_have_attribute("data-state", "live")
+        if here.locator(".is-beside").count():
+            expect(here.locator(".is-beside .as-title").first).to_be_visible()
+        heights[path] = here.evaluate("document.documentElement.scrollHeight")
+    assert {path: height for path, height in heights.items() if height > 900} == {}
+
+
+def test_what_is_folded_is_found(here: Page) -> None:
+    here.goto("/ui/subscriptions/warehouse")
+    log = here.get_by_role("region", name="The end of the log")
+    expect(log).to_be_hidden()
+    here.get_by_role("link", name="Its log").click()
+    expect(log).to_be_visible()
+    here.goto("/ui/sources/shop")
+    tables = here.locator("details", has=here.get_by_role("heading", name="Tables of shop"))
+    expect(tables.get_by_role("link", name="public.orders", exact=True)).to_be_hidden()
+    tables.locator("summary").click()
+    expect(tables.get_by_role("link", name="public.orders", exact=True)).to_be_visible()
+    check_axe(here, "tables are unfolded")
+
+
+def test_a_session_is_ended_where_there_is_one(installation: FakeService, here: Page) -> None:
+    here.goto("/ui/slots/search")
+    expect(here.locator("#end-session")).to_be_visible()
+    installation.engine.change_slot("search", consumer=None, active=False)
+    expect(here.get_by_text("nobody reads it")).to_be_visible()
+    expect(here.locator("#end-session")).to_be_hidden()
 
 
 #: Counts what moves without a reader's doing.
@@ -255,6 +311,14 @@ def test_a_table_is_loaded_anew_from_its_row(installation: FakeService, here: Pa
     form.get_by_role("button", name="Load it anew").click()
     expect(here.get_by_text("The table is loaded anew by the job")).to_be_visible()
     row = here.locator("tr", has_text="public.orders")
+    expect(row).to_contain_text("Is to be loaded anew, since")
+    here.get_by_role("link", name="Take it back for public.orders").click()
+    here.locator("#load-anew").get_by_role("button", name="Take it back").click()
+    expect(here.get_by_text("The table is not loaded anew.")).to_be_visible()
+    expect(row).to_contain_text("it was taken back")
+    check_axe(here, "a wish was taken back")
+    here.get_by_role("link", name="Load anew public.orders").click()
+    here.locator("#load-anew").get_by_role("button", name="Load it anew").click()
     expect(row).to_contain_text("Is to be loaded anew, since")
     tables = installation.subscriptions.subscriptions["warehouse"].table_states
     asked = {table.table for table in tables if table.resync is not None}

@@ -30,7 +30,9 @@ DIFFERING = Path(__file__).parents[2] / "build" / "pictures"
 #: What is never the same: times, and lines of what was seen since the service started.
 _STILL = (
     "time, canvas, .spark, .spark-none, .plot-empty, .live { visibility: hidden !important } "
-    "*, *::before { animation: none !important; caret-color: transparent !important }"
+    "*, *::before { animation: none !important; caret-color: transparent !important } "
+    # A whole page has no edge to stick to.
+    ".form-end { position: static !important }"
 )
 PAGES = {
     "overview": "/",

@@ -50,6 +50,7 @@ def test_see_what_a_ddl_did(
         expect(page.get_by_role("heading", level=1)).to_have_text(subscription)
         mine = page.get_by_role("region", name="What changed in the schema")
         expect(mine).to_contain_text("Column vat_id text was added.")
+        expect(mine).to_be_in_viewport()
         hand.end()
     finally:
         shop.execute("ALTER TABLE customers DROP COLUMN vat_id, ADD COLUMN city text")

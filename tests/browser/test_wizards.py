@@ -108,7 +108,7 @@ def test_a_newcomer_gets_to_a_lake_table(
     page.get_by_role("radio", name="These tables").check()
     expect(page.get_by_label("for_the_lake")).to_be_hidden()
     page.get_by_label("public.customers").check()
-    picture(page, "create-subscription", full_page=True)
+    picture(page, "create-subscription")
     page.get_by_label("Where the lake is").fill("no/absolute/path")
     page.get_by_label("public.customers").uncheck()
     page.get_by_role("button", name="Create subscription").click()

@@ -7,6 +7,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.oracle import create_slot
 from harness.serve_process import ServeProcess
 from spillway.decoding import serialization
@@ -39,6 +41,7 @@ def until_moved(data_dir: Path, busy: Database, idle: Database) -> None:
         moved = any(name > inside for name, inside in states(data_dir, idle))
 
 
+@pytest.mark.long
 def test_what_comes_after_a_moved_state_is_decoded_as_the_server_does(
     fresh_cluster: ClusterFactory, tmp_path: Path
 ) -> None:

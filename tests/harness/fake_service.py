@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import tempfile
 import threading
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.fake_users import fake_users
 from harness.kept_alerts import kept_metadata
 from spillway.admin.application import Admin
 from spillway.alerts.registry import Alerts
+from spillway.demo.private_postgres import free_port
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
 from spillway.stream.watch_service import Watched
@@ -53,8 +53,8 @@ class FakeService:
         self._admin: Admin | None = None
         self.subscriptions = FakeSubscriptions()
         self.token = token
-        self.http_port = _free_port()
-        self.grpc_port = _free_port()
+        self.http_port = free_port()
+        self.grpc_port = free_port()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake service")
         self._grpc: Any = None
@@ -165,9 +165,3 @@ class FakeService:
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run *work* on the service's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

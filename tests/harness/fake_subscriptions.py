@@ -124,6 +124,13 @@ class FakeSubscriptions:
         states[table] = replace(states[table], resync=TableResync("waiting", CREATED_AT))
         return self.change(name, table_states=tuple(states.values()))
 
+    async def cancel_resync(self, name: str, table: str) -> SubscriptionInfo:
+        await self._of_table(name, table, "ready")
+        states = {each.table: each for each in (await self.get(name)).table_states}
+        resync = TableResync("cancelled", CREATED_AT, CREATED_AT)
+        states[table] = replace(states[table], resync=resync)
+        return self.change(name, table_states=tuple(states.values()))
+
     async def verify(self, name: str, tables: Sequence[str] = ()) -> SubscriptionInfo:
         self.compared.append(tuple(tables))
         return self.change(name, verification=Verification(VerificationState.RUNNING, CREATED_AT))

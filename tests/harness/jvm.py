@@ -53,6 +53,28 @@ def start_quickly() -> None:
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join(options)
 
 
+def end() -> None:
+    """End this process's JVM, whose session was stopped: the next session has one of its own, with
+    the jars that it asks for, as a JVM has those that it was started with.
+    """
+    # Most tests need none.
+    from py4j import java_gateway, protocol
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process: subprocess.Popen[bytes] = gateway.proc
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    # PySpark's, which every session puts there anew, asks that JVM about exceptions of any.
+    java_gateway.get_return_value = protocol.get_return_value
+    # It ends with its standard input.
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(120)
+
+
 def _archive() -> Path | None:
     """Return where the archive is or would be; None without Java."""
     try:

@@ -21,36 +21,44 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _PROGRAM = """
 import json, sys
+sys.path.insert(0, sys.argv[3])
 from harness.killed_driver import drive
 drive(sys.argv[1], json.loads(sys.argv[2]))
 """
+_TESTS = Path(__file__).parents[1]
 _TIMEOUT_S = 280
-#: what the JVM calls the threads that serve a Python process
+#: what the JVM calls the threads that serve a Python process, and those of some pools
 _SERVING = re.compile(r"Thread-\d+")
+#: A pool keeps a thread for a minute that has nothing to do.
+_IDLE = re.compile(r"ThreadPoolExecutor\.getTask")
 
 
 def run_killed(
     spark: SparkSession | Path, failpoint: str, what: str, settings: dict[str, Any]
 ) -> None:
-    """Run the job or the load of *what* in a process that *failpoint* kills.
+    """Run what *what* says in a process that *failpoint* kills.
 
     Args:
         spark: a session to borrow, or a folder of jars to start one with.
         failpoint: see :mod:`spillway.failpoints`.
-        what: ``job`` or ``load``.
-        settings: of :class:`JobSettings` or :class:`LoadSettings`, as JSON has them; with
+        what: ``job``, ``load`` or ``verify``.
+        settings: of :class:`JobSettings`, :class:`LoadSettings` or :class:`VerifySettings`, as JSON
+            has them; with
             ``by_position`` no table is small, so that all are merged by position that may be, and
-            ``small_files_max`` says how many small files are folded.
+            ``small_files_max`` says how many small files are folded, ``commits_per_checkpoint``
+            how often a Delta table's log has one; ``upkeep_s`` is the time between two rounds of
+            maintenance.
     """
     environment = os.environ | {"SPILLWAY_FAILPOINTS": failpoint}
     if not isinstance(spark, SparkSession):
@@ -68,7 +76,7 @@ def command(what: str, settings: dict[str, Any]) -> list[str]:
         what: ``job`` or ``load``.
         settings: as of :func:`run_killed`.
     """
-    return [sys.executable, "-c", _PROGRAM, what, json.dumps(settings)]
+    return [sys.executable, "-c", _PROGRAM, what, json.dumps(settings), str(_TESTS)]
 
 
 @contextmanager
@@ -141,8 +149,14 @@ def lent(spark: SparkSession) -> Iterator[dict[str, str]]:
 
 
 def _serving_threads(jvm: Any) -> set[str]:
-    names = (str(thread.getName()) for thread in jvm.Thread.getAllStackTraces().keySet())
-    return {name for name in names if _SERVING.fullmatch(name)}
+    found = set()
+    for thread in jvm.Thread.getAllStackTraces().keySet():
+        name = str(thread.getName())
+        if _SERVING.fullmatch(name) and not any(
+            _IDLE.search(str(frame)) for frame in thread.getStackTrace()
+        ):
+            found.add(name)
+    return found
 
 
 def _borrowed_session() -> SparkSession:
@@ -163,19 +177,27 @@ def _borrowed_session() -> SparkSession:
 
 def drive(what: str, settings: dict[str, Any]) -> None:
     """Be that process."""
-    from pathlib import Path
-
     from spillway.lake.job.run import JobSettings, run_job
     from spillway.lake.load.run import LoadSettings, run_load
     from spillway.lake.tables import positions
+    from spillway.lake.tables.delta import positions as delta_positions
+    from spillway.lake.tables.maintenance import Upkeep
+    from spillway.lake.verify.run import VerifySettings, verify
+    from spillway.pg.lsn import Lsn
 
     for name in ("path", "checkpoint", "jars"):
         if name in settings:
             settings[name] = Path(settings[name])
     if settings.pop("by_position", False):
         positions.SMALL_TABLE_BYTES = 0  # type: ignore[misc] # for good: it is this process's
+    if "until_lsn" in settings:
+        settings["until_lsn"] = Lsn.parse(settings["until_lsn"])
+    if "upkeep_s" in settings:
+        settings["upkeep"] = Upkeep(interval=timedelta(seconds=settings.pop("upkeep_s")))
     files_max = settings.pop("small_files_max", positions._SMALL_FILES_MAX)
     positions._SMALL_FILES_MAX = files_max  # type: ignore[misc] # as above
+    every = settings.pop("commits_per_checkpoint", delta_positions._CHECKPOINT_INTERVAL)
+    delta_positions._CHECKPOINT_INTERVAL = every  # type: ignore[misc] # as above
     spark = None
     if "jars" in settings:
         settings |= {"master": "local[2]", "driver_memory": "1g"}
@@ -183,5 +205,7 @@ def drive(what: str, settings: dict[str, Any]) -> None:
         spark = _borrowed_session()
     if what == "job":
         run_job(JobSettings(**settings), spark=spark)
+    elif what == "verify":
+        verify(VerifySettings(**settings), spark=spark)
     else:
         run_load(LoadSettings(**settings), print, spark=spark)

@@ -22,10 +22,21 @@ Each option of ``lake run`` that is given goes to the job; what was killed when 
 happens. By position means all of it: no table is small then, and files are folded every few
 batches. What a batch of many transactions has (a key that moves with a large value left out) may
 be rewritten all the same, and how many are in one is the host's load; so in the end a batch comes
-that changes one row, and the table's log must say that this one was marked. In merges: the driver
-is killed at one of a merge's failpoints, or, alone or with its JVM, just after a history has a
-batch, which counts if that left a current table without it. Most of a start is the JVM's; with a
-JVM that is lent to one driver after the other, a kill costs a start of Python.
+that changes one row, and the table's log must say that this one was marked.
+
+In merges: the driver is killed at a failpoint of a batch, at one of the first times that it comes
+there, or up to some hundredths of a second later; of one in ten the JVM dies with it. Every
+failpoint that the driver passes is told (:mod:`harness.driver_nursery`), so it is known where each
+thread was: a kill counts if one of them was between a history that has the batch and the end of
+what follows from it (merge, fold, checkpoint), and in the end it is printed how many hit where.
+Beside the batches rounds of maintenance fold, too. Each so many kills the writer rests, a driver
+takes what is left, and lake and source are compared; after every kill the slot is not confirmed
+beyond the lake, and no current table is ahead of its history.
+
+What a kill costs: drivers and Spark's workers are forked after their imports, and with a JVM that
+is lent to one after the other a start is that of a query. What Spark alone can merge, the table
+without a key and a key that moves, takes it seconds, in which nothing else happens: by position
+these are rare.
 """
 
 from __future__ import annotations
@@ -49,9 +60,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import httpx
 import psycopg
 from deltalake import DeltaTable
+from pyspark import SparkContext
 
 from harness import jvm, killed_driver
 from harness.cluster import Cluster
+from harness.driver_nursery import Driver, Nursery
+from harness.python_nursery import quick_python
 from harness.serve_process import ServeProcess
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.read import Lake
@@ -69,6 +83,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from harness.cluster import Database
+    from harness.driver_nursery import Told
 
 VICTIMS: Final = ("driver", "service", "postgres", "jvm", "worker")
 _NAMES: Final = ("public.accounts", "public.transfers", "public.log")
@@ -79,6 +94,7 @@ CREATE TABLE transfers (id bigserial PRIMARY KEY, source int, target int, amount
 CREATE TABLE log (line text, n float8);
 ALTER TABLE log REPLICA IDENTITY FULL;
 INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 80) FROM generate_series(1, 1000) g;
+INSERT INTO log VALUES ('begun', 0);
 """
 _ACCOUNTS: Final = 1000
 #: ``python -m spillway.cli`` in which no table is small.
@@ -91,42 +107,82 @@ positions.SMALL_TABLE_BYTES = 0
 positions._SMALL_FILES_MAX = 4
 sys.exit(main())
 """
-#: A merge of these tables takes no longer.
-_MERGE_S: Final = 0.15
-#: Instants of a merge, by its kind.
-_INSTANTS: Final = {
-    "copy": ("lake.after_history", "lake.before_merge", "lake.after_current"),
+#: What is between two failpoints takes no longer, as a rule.
+_BETWEEN_S: Final = 0.06
+#: Failpoints of a batch in its order, by the kind of its merges; from one of those that are in a
+#: merge a thread is in it until the next one.
+_BEFORE: Final = ("lake.before_history",)
+_IN_MERGE: Final = {
+    "copy": ("lake.after_history", "lake.before_merge"),
     "position": (
         "lake.after_history",
+        "lake.before_merge",
         "lake.before_vectors",
         "lake.before_rows",
         "lake.before_commit",
         "lake.before_index",
+        "lake.after_index",
         "lake.before_fold",
-        "lake.after_current",
+        "lake.after_fold",
+        "lake.before_checkpoint",
     ),
 }
-#: The share of kills that are at one of these.
-_AT_INSTANTS: Final = 0.7
-#: How often a history is looked at.
-_LOOK_S: Final = 0.004
+_AFTER: Final = (
+    "lake.after_current",
+    "lake.before_position",
+    "lake.before_advance",
+    "lake.after_advance",
+)
+#: The share of kills that are aimed at these, or before; other tables may be in a merge meanwhile.
+_BESIDE: Final = 0.06
+#: Of kills in merges, the share that is at the failpoint and not somewhat later.
+_AT_INSTANTS: Final = 0.5
+#: Of kills in merges with a lent JVM, the share of drivers that have one of their own, which is
+#: killed with them.
+_WITH_JVM: Final = 0.1
+#: These come once a batch, or in some.
+_RARE: Final = frozenset(
+    {
+        "lake.before_fold",
+        "lake.after_fold",
+        "lake.before_checkpoint",
+        "lake.before_position",
+        "lake.before_advance",
+        "lake.after_advance",
+    }
+)
+#: Where a point is not passed for so long, the driver is killed wherever it is.
+_POINT_TIMEOUT_S: Final = 40.0
+#: Between rounds of maintenance beside the batches. Spark does them for Delta, which takes longer
+#: than a driver lives where there is little processor time.
+_UPKEEP_S: Final = 600
+_MAINTENANCE: Final = "spillway-lake-maintenance"
 #: A job that makes no batch for so long is stuck.
 _PROGRESS_TIMEOUT_S: Final = 900.0
 #: Transactions that the writer is ahead of the lake's last batch at the most: on a busy machine
-#: batches would grow for ever.
+#: batches would grow for ever; and those of kills in merges by position.
 _AHEAD_MAX: Final = 300
+_AHEAD_BY_POSITION_MAX: Final = 50
+#: With kills in merges by position: the share of transactions that have what Spark alone can merge.
+_SPARKS_BY_POSITION: Final = 0.001
 
 
 class Writer(threading.Thread):
     """Moves money in transactions over all tables; goes on when the server comes back."""
 
-    def __init__(self, database: Database, seed: int, lake: Path) -> None:
+    def __init__(
+        self, database: Database, seed: int, lake: Path, *, is_mostly_by_position: bool
+    ) -> None:
         super().__init__(name="writer")
+        self._is_mostly_by_position = is_mostly_by_position
+        self._ahead_max = _AHEAD_BY_POSITION_MAX if is_mostly_by_position else _AHEAD_MAX
         self._lake = lake
         self._newest, self._made = 0, 0
         self._database = database
         self._random = random.Random(seed)
         self.stop = threading.Event()
+        #: held while a transaction is made
+        self.at_work = threading.Lock()
         self.failure: Exception | None = None
 
     def run(self) -> None:
@@ -136,17 +192,18 @@ class Writer(threading.Thread):
                 # business.
                 with contextlib.suppress(psycopg.OperationalError), self._database.connect() as c:
                     while not self.stop.wait(0.02):
-                        if self._may():
-                            self._transaction(c)
+                        with self.at_work:
+                            if self._may():
+                                self._transaction(c)
                 self.stop.wait(0.2)
         except Exception as error:  # noqa: BLE001 - raised by who waits for the thread
             self.failure = error
 
     def _may(self) -> bool:
         self._made += 1
-        if self._made % 50 == 0 and (newest := newest_lsn(self._lake)) != self._newest:
+        if self._made % 10 == 0 and (newest := newest_lsn(self._lake)) != self._newest:
             self._newest, self._made = newest, 0
-        return self._made < _AHEAD_MAX
+        return self._made < self._ahead_max
 
     def _transaction(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         pick = self._random
@@ -161,8 +218,15 @@ class Writer(threading.Thread):
                 "generate_series(1, %s) g",
                 (one, other, pick.choice((1, 1, 1, 50))),
             )
-            connection.execute("INSERT INTO log VALUES ('moved', %s)", (pick.randrange(5) / 3,))
             what = pick.randrange(40)
+            if self._is_mostly_by_position and pick.random() >= _SPARKS_BY_POSITION:
+                # Neither the table without a key nor a key that moves.
+                if what < 4:
+                    self._note(connection, one)
+                return
+            if self._is_mostly_by_position:
+                what = pick.randrange(4)
+            connection.execute("INSERT INTO log VALUES ('moved', %s)", (pick.randrange(5) / 3,))
             if what == 0:
                 connection.execute("DELETE FROM log WHERE n = %s", (pick.randrange(5) / 3,))
             elif what == 1:
@@ -170,12 +234,15 @@ class Writer(threading.Thread):
                 connection.execute("UPDATE accounts SET id = -id WHERE id = %s", (one,))
                 connection.execute("UPDATE accounts SET id = -id WHERE id = %s", (-one,))
             elif what == 2:
-                connection.execute(
-                    "UPDATE accounts SET note = repeat(md5(%s::text), 80) WHERE id = %s",
-                    (what, one),
-                )
+                self._note(connection, one)
             elif what == 3:
                 connection.execute("TRUNCATE log")
+
+    def _note(self, connection: psycopg.Connection[tuple[Any, ...]], account: int) -> None:
+        connection.execute(
+            "UPDATE accounts SET note = repeat(md5(%s::text), 80) WHERE id = %s",
+            (self._random.randrange(1000), account),
+        )
 
 
 def newest_lsn(lake: Path) -> int:
@@ -185,32 +252,72 @@ def newest_lsn(lake: Path) -> int:
 
 
 class Job:
-    """``spillway lake run --trigger continuous`` in a session of its own, or such a driver on a JVM
-    that *spark* lends it.
+    """``spillway lake run --trigger continuous`` in a session of its own, or such a driver of a
+    nursery's, with a JVM of its own or on one that *spark* lends it.
     """
 
-    def __init__(self, command: list[str], log: Path, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        log: Path,
+        nursery: Nursery | None = None,
+        settings: dict[str, Any] | None = None,
+        spark: SparkSession | None = None,
+        jars: Path | None = None,
+        python: Path | None = None,
+    ) -> None:
         self._command = command
         self._log = log
+        self._nursery = nursery
+        self._settings = settings or {}
         self._spark = spark
+        self._jars = jars
+        #: what drivers of the nursery's have workers of Spark's started with
+        self._python = {} if python is None else {"PYSPARK_PYTHON": str(python)}
         #: what each start has until it ends
         self._held = contextlib.ExitStack()
         #: armed from the next start on
         self.failpoints = ""
-        self.process: subprocess.Popen[bytes] | None = None
+        #: whether the next start's JVM is its own
+        self.has_jvm = spark is None
+        self.process: subprocess.Popen[bytes] | Driver | None = None
         self.starts = 0
 
     def keep_running(self) -> None:
         if self.process is None or self.process.poll() is not None:
             self.end()
             self.starts += 1
-            environment = os.environ | {"SPILLWAY_FAILPOINTS": self.failpoints}
-            if self._spark is not None:
-                environment |= self._held.enter_context(killed_driver.lent(self._spark))
+            self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes] | Driver:
+        armed = {"SPILLWAY_FAILPOINTS": self.failpoints} | self._python
+        if self._nursery is None:
             with self._log.open("ab") as log:
-                self.process = subprocess.Popen(
-                    self._command, stdout=log, stderr=log, start_new_session=True, env=environment
+                return subprocess.Popen(
+                    self._command,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env=os.environ | armed,
                 )
+        if self.has_jvm:
+            settings = self._settings | {"jars": str(self._jars)}
+            return self._nursery.start("job", settings, self._log, armed)
+        assert self._spark is not None
+        lent = self._held.enter_context(killed_driver.lent(self._spark))
+        return self._nursery.start("job", self._settings, self._log, armed | lent)
+
+    def take_rest(self, end: str) -> None:
+        """Run a driver that takes what there is up to the LSN *end*, to its end."""
+        self.end(signal.SIGTERM)
+        assert self._nursery is not None
+        assert self._spark is not None
+        settings = self._settings | {"trigger": "available-now", "until_lsn": end}
+        # Readers see the same with and without.
+        del settings["upkeep_s"]
+        with killed_driver.lent(self._spark) as lent:
+            driver = self._nursery.start("job", settings, self._log, self._python | lent)
+            assert driver.wait(_PROGRESS_TIMEOUT_S) == 0, self.log()
 
     def end(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End it, and whatever is left of its session."""
@@ -273,6 +380,18 @@ class LakeKills:
         by_position: bool = False,
         lent_jvm: bool = False,
     ) -> None:
+        """Begin it.
+
+        Args:
+            directory: of lake, service and logs.
+            cluster: the source's.
+            jars: Spark's.
+            seed: of what is written and what is killed.
+            table_format: of the lake.
+            options: of ``lake run``, for the job.
+            by_position: no table is small, and all are merged by position.
+            lent_jvm: drivers are forked, and most have this process's JVM; for kills in merges.
+        """
         assert not (lent_jvm and options), "options are the command's"
         self._format = table_format
         self._random = random.Random(seed)
@@ -286,16 +405,41 @@ class LakeKills:
         service.create_source(self.database.dsn)
         service.create_slot("s", self.database.name, "arrow")
         self.database.execute("INSERT" + _TABLES.split("INSERT", maxsplit=1)[1])
-        self.writer = Writer(self.database, seed, self.path)
         self._merge: Literal["copy", "position"] = "position" if by_position else "copy"
-        self._spark = self._session() if lent_jvm else None
-        command = (
-            self._driver(service.grpc_address)
-            if lent_jvm
-            else self._program(service.grpc_address, options)
+        self.writer = Writer(
+            self.database, seed, self.path, is_mostly_by_position=by_position and lent_jvm
         )
-        self.job = Job(command, directory / "job.log", self._spark)
+        self._held = contextlib.ExitStack()
+        python = self._quick_python() if lent_jvm else None
+        self._began_spark = SparkContext._active_spark_context is None
+        self._spark = self._session() if lent_jvm else None
+        self._nursery = Nursery() if lent_jvm else None
+        grpc = service.grpc_address
+        self.job = Job(
+            [] if lent_jvm else self._program(grpc, options),
+            directory / "job.log",
+            self._nursery,
+            self._driver(grpc) if lent_jvm else None,
+            self._spark,
+            jars,
+            python,
+        )
+        #: kills in merges, by the failpoint that was passed last
+        self.hits: Counter[str] = Counter()
+        self.beside: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
+
+    def _quick_python(self) -> Path:
+        """Have Spark's workers forked, until the end; return what forks them."""
+        python = self._held.enter_context(quick_python())
+        # The source's is the one of the process that began the session.
+        name, before = "PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON")
+        os.environ[name] = str(python)
+        if before is None:
+            self._held.callback(os.environ.pop, name)
+        else:
+            self._held.callback(os.environ.__setitem__, name, before)
+        return python
 
     def _program(self, grpc: str, options: Sequence[str]) -> list[str]:
         """Return the command as a user has it."""
@@ -310,9 +454,9 @@ class LakeKills:
         command += ["--merge", self._merge] if by_position else []
         return [*command, "--trigger", "continuous", "--interval", "0.1"]
 
-    def _driver(self, grpc: str) -> list[str]:
-        """Return what is the job's driver and nothing else."""
-        settings = {
+    def _driver(self, grpc: str) -> dict[str, Any]:
+        """Return the settings of a driver that is the job's and nothing else."""
+        settings: dict[str, Any] = {
             "slot": "s",
             "path": str(self.path),
             "checkpoint": str(self._checkpoint),
@@ -321,10 +465,11 @@ class LakeKills:
             "merge": self._merge,
             "trigger": "continuous",
             "interval_s": 0.1,
+            "upkeep_s": _UPKEEP_S,
         }
         if self._merge == "position":
-            settings |= {"by_position": True, "small_files_max": 4}
-        return killed_driver.command("job", settings)
+            settings |= {"by_position": True, "small_files_max": 4, "commits_per_checkpoint": 4}
+        return settings
 
     @property
     def _checkpoint(self) -> Path:
@@ -339,16 +484,37 @@ class LakeKills:
             short=True,
         )
 
-    def run(self, kills: int, *, in_merges: bool = False, seconds: float | None = None) -> None:
-        """Kill *kills* times, or for so many *seconds*, then compare."""
+    def run(
+        self,
+        kills: int,
+        *,
+        in_merges: bool = False,
+        seconds: float | None = None,
+        compare_every: int | None = None,
+    ) -> None:
+        """Kill *kills* times, or for so many *seconds*, then compare; kills in merges are compared
+        each so many kills, too.
+        """
         self.writer.start()
         ends = None if seconds is None else time.monotonic() + seconds
+        compared = 0
         try:
+            if in_merges:
+                # The first one makes tables, in a JVM that is new.
+                self.job.keep_running()
+                self._wait_for_a_batch()
             while self.kills.total() < kills and (ends is None or time.monotonic() < ends):
+                began = time.monotonic()
                 victim = self._kill_in_merge() if in_merges else self._kill_next()
                 self._check_position()
+                self._check_order()
                 told = f"{self.kills.total()} {victim}, lake at {Lsn(newest_lsn(self.path))}"
-                print(told, flush=True)
+                print(f"{told}, {time.monotonic() - began:.1f} s", flush=True)
+                if in_merges and compare_every and self.kills.total() >= compared + compare_every:
+                    compared = self.kills.total()
+                    with self.writer.at_work:
+                        self._compare()
+                    print(f"lake = source after {compared} kills", flush=True)
             self.job.keep_running()
             self._wait_for_a_batch()
         finally:
@@ -361,11 +527,31 @@ class LakeKills:
         self.job.end(signal.SIGTERM)
         self._compare()
 
+    def histogram(self) -> str:
+        """Return how many kills in merges were after which failpoint and before the next, a line
+        each.
+        """
+        order = _IN_MERGE[self._merge]
+        rows = sorted(self.hits, key=lambda each: (order.index(each.split(",")[0]), each))
+        lines = [f"{self.hits[where]:5} {where} {'#' * self.hits[where]}" for where in rows]
+        lines += [f"{count:5} {where}, no merge" for where, count in sorted(self.beside.items())]
+        return "".join(f"{line}\n" for line in lines)
+
     def close(self) -> None:
         self.job.end()
         self.serve.stop()
-        if self._spark is not None:
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+        self._end_spark()
+        self._held.close()
+
+    def _end_spark(self) -> None:
+        # A session that this process had before is somebody else's.
+        if self._spark is not None and self._began_spark:
             self._spark.stop()
+            jvm.end()
+        self._spark = None
 
     def _kill_next(self) -> str:
         """Kill the next one, at any time; return who it was."""
@@ -380,56 +566,74 @@ class LakeKills:
         return victim
 
     def _kill_in_merge(self) -> str:
-        """Kill the driver at an instant of a merge, or a moment after a history has a batch, alone
-        or with all that is of it; the latter counts if a current table lacks the batch then.
-        Return who it was and when.
+        """Kill a driver at a failpoint of a batch, or somewhat later, some with their JVM; it
+        counts if a merge was at work then. Return who it was and where.
         """
-        if self._random.random() < _AT_INSTANTS:
-            when = self._random.choice(_INSTANTS[self._merge])
-            self._killed_at(when)
-            self.kills[when] += 1
-            return f"driver at {when}"
-        victim = "driver" if self._spark else self._random.choice(("driver", "session"))
-        self._killed_in_time(victim)
-        lsn = self._lsns()
-        is_in_merge = any(lsn("history", name) > lsn("current", name) for name in _NAMES)
-        if is_in_merge:
-            self.kills[f"{victim} in a merge"] += 1
-        return victim if is_in_merge else f"{victim}, too early or late"
-
-    def _killed_at(self, failpoint: str) -> None:
-        """Run the job until it dies at a failpoint, the first time or a later one."""
+        pick = self._random
+        in_merge = _IN_MERGE[self._merge]
+        others = _BEFORE + _AFTER
+        point = pick.choice(others if pick.random() < _BESIDE else in_merge)
+        times = 1 if point in _RARE else pick.randint(1, 4)
+        later = None if pick.random() < _AT_INSTANTS else pick.random() ** 2 * _BETWEEN_S
         self.job.end()
-        hits = 1 if failpoint == "lake.before_fold" else self._random.randint(1, 4)
-        self.job.failpoints = f"{failpoint}=kill@{hits}"
+        self.job.has_jvm = self._spark is None or pick.random() < _WITH_JVM
+        victim = "session" if self.job.has_jvm else "driver"
+        driver, killed_at = self._killed_at(point, times, later)
+        self.job.has_jvm = self._spark is None
+        assert self._nursery is not None
+        last: dict[str, Told] = {}
+        for each in self._nursery.told(driver):
+            last[each.thread] = each
+        # A fold beside the batches is one of a merge's instants, too.
+        inside = [each for each in last.values() if each.point in in_merge]
+        if not inside:
+            newest = max(last.values(), key=lambda each: each.at, default=None)
+            where = "before any" if newest is None else newest.point
+            self.beside[where] += 1
+            return f"{victim}, no merge at work: after {where}"
+        hit = max(inside, key=lambda each: each.at)
+        where = hit.point
+        if hit.thread == _MAINTENANCE:
+            where = f"{where}, in maintenance"
+        self.kills[victim] += 1
+        self.hits[where] += 1
+        how = "at" if later is None else f"{1000 * (killed_at - hit.at):.0f} ms after"
+        return f"{victim} {how} {where} ({len(inside)} tables in merges)"
+
+    def _killed_at(self, point: str, times: int, later: float | None) -> tuple[Driver, float]:
+        """Run the job until it comes to a failpoint so many times, and kill it there, or *later* by
+        so many seconds; where it does not come there, at some time. Return it, and when that was.
+        """
+        assert self._nursery is not None
+        self.job.failpoints = f"{point}=kill@{times}" if later is None else ""
         deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
-        starts = self.job.starts
-        while self.job.process is None or self.job.process.poll() != -signal.SIGKILL:
+        while True:
+            assert time.monotonic() < deadline, f"the job ends by itself: {self.job.log()}"
             self.job.keep_running()
-            assert time.monotonic() < deadline, f"{failpoint} did not come: {self.job.log()}"
-            time.sleep(0.05)
-        assert self.job.starts > starts, "nothing was started that could die"
+            driver = self.job.process
+            assert isinstance(driver, Driver)
+            self._wait_for_begin(driver, deadline)
+            if self._nursery.wait_for(driver, point, times, _POINT_TIMEOUT_S):
+                if later is not None:
+                    time.sleep(later)
+                    driver.kill()
+                break
+            # It may have ended by itself, where Spark's Python workers came late.
+            if driver.poll() is None:
+                driver.kill()
+                break
+        killed_at = time.monotonic()
         self.job.failpoints = ""
+        assert driver.wait(60) == -signal.SIGKILL, self.job.log()
         self.job.end()
+        return driver, killed_at
 
-    def _killed_in_time(self, victim: str) -> None:
-        """Kill the driver, or all that is of it, a moment after a history has a batch."""
-        self.job.keep_running()
-        self._wait_for_a_batch()
-        name = self._random.choice(_NAMES)
-        log = "_delta_log" if self._format == "delta" else "metadata"
-        folder = self.path / "history" / name / log
-        before = folder.stat().st_mtime_ns
-        deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
-        while folder.stat().st_mtime_ns == before:
-            self.job.keep_running()
-            assert time.monotonic() < deadline, f"the job makes no batch: {self.job.log()}"
-            time.sleep(_LOOK_S)
-        # A merge by position may be a tenth of that.
-        time.sleep(self._random.random() ** 2 * _MERGE_S)
-        if victim == "driver":
-            self.job.kill("driver")
-        self.job.end()
+    def _wait_for_begin(self, driver: Driver, deadline: float) -> None:
+        """Wait for a driver's first batch, or its end."""
+        assert self._nursery is not None
+        while driver.poll() is None and time.monotonic() < deadline:
+            if self._nursery.wait_for(driver, "lake.before_history", 1, 1.0):
+                return
 
     def _lsns(self) -> Callable[[str, str], int]:
         """Return what says up to where a table of the lake has everything."""
@@ -532,12 +736,21 @@ class LakeKills:
             f"slot at {confirmed}, lake at {lake.lsn}"
         )
 
+    def _check_order(self) -> None:
+        """A current table never has what its history lacks."""
+        lsn = self._lsns()
+        for name in _NAMES:
+            history, current = lsn("history", name), lsn("current", name)
+            assert current <= history, f"{name}: current at {Lsn(current)}, history {Lsn(history)}"
+
     def _compare(self) -> None:
         service = self.serve.service()
         end = service.wait_decoded("s", self.database)
+        if self._nursery is not None:
+            self.job.take_rest(end)
         spark = self._spark or self._session()
         self._spark = spark
-        try:
+        if self._nursery is None:
             rest = JobSettings(
                 "s",
                 self.path,
@@ -548,22 +761,23 @@ class LakeKills:
                 until_lsn=Lsn.parse(end),
             )
             run_job(rest, spark=spark)
-            settings = VerifySettings(
-                self.path, self.database.dsn, grpc=service.grpc_address, jars=self._jars
-            )
-            outcome = verify(settings, spark=spark)
-            assert outcome.equal, "\n".join(map(str, outcome.tables))
-            assert len(outcome.tables) == 3
-            now = Lake(spark, self.path).at()
-            for table in now.tables():
-                history = now.history(table)
-                twice = history.groupBy("_commit_lsn", "_seq").count().where("count > 1").count()
-                assert twice == 0, f"{twice} changes of {table} are in its history twice"
-            written = self.database.value("SELECT count(*) FROM transfers")
-            assert now.history("public.transfers").count() == written
-        finally:
-            self._spark = None
-            spark.stop()
+        self._check_equal(spark)
+
+    def _check_equal(self, spark: SparkSession) -> None:
+        service = self.serve.service()
+        settings = VerifySettings(
+            self.path, self.database.dsn, grpc=service.grpc_address, jars=self._jars
+        )
+        outcome = verify(settings, spark=spark)
+        assert outcome.equal, "\n".join(map(str, outcome.tables))
+        assert len(outcome.tables) == 3
+        now = Lake(spark, self.path).at()
+        for table in now.tables():
+            history = now.history(table)
+            twice = history.groupBy("_commit_lsn", "_seq").count().where("count > 1").count()
+            assert twice == 0, f"{twice} changes of {table} are in its history twice"
+        written = self.database.value("SELECT count(*) FROM transfers")
+        assert now.history("public.transfers").count() == written
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -578,13 +792,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--by-position", action="store_true", help="--merge position, always")
     parser.add_argument("--in-merges", action="store_true", help="count kills in merges alone")
     parser.add_argument(
-        "--lent-jvm", action="store_true", help="one JVM for all drivers; --in-merges alone"
+        "--lent-jvm", action="store_true", help="one JVM for most drivers; for --in-merges"
     )
+    parser.add_argument("--compare-every", type=int, default=20, help="kills in merges")
     parser.add_argument("--seconds", type=float, help="kill for so long, not so often")
     parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
     chosen = parser.parse_args(arguments)
-    if chosen.lent_jvm and (chosen.option or not chosen.in_merges):
-        parser.error("a JVM is lent to drivers that are killed in merges, without options")
+    if chosen.lent_jvm != chosen.in_merges or (chosen.lent_jvm and chosen.option):
+        parser.error("--lent-jvm and --in-merges are for each other, without options")
     directory = Path(tempfile.mkdtemp(prefix="spillway-kills-"))
     jvm.start_quickly()
     began = time.monotonic()
@@ -595,9 +810,15 @@ def main(arguments: list[str] | None = None) -> int:
             by_position=chosen.by_position, lent_jvm=chosen.lent_jvm,
         )  # fmt: skip
         try:
-            run.run(chosen.kills, in_merges=chosen.in_merges, seconds=chosen.seconds)
+            run.run(
+                chosen.kills,
+                in_merges=chosen.in_merges,
+                seconds=chosen.seconds,
+                compare_every=chosen.compare_every,
+            )
         finally:
             run.close()
+            print(run.histogram(), end="", flush=True)
     shutil.rmtree(directory)
     killed = ", ".join(f"{name} {count}" for name, count in sorted(run.kills.items()))
     print(

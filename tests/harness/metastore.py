@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from spillway.demo.private_postgres import free_port
 from spillway.lake import jars
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ def metastore(directory: Path) -> Iterator[str]:
     assert spec is not None
     assert spec.origin is not None
     of_spark = Path(spec.origin).parent / "jars" / "*"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         jars.java_command(), "-Xmx512m", f"-Dderby.stream.error.file={directory}/derby.log",
         "-cp", f"{directory}{os.pathsep}{of_spark}",

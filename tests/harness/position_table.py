@@ -43,7 +43,7 @@ class PositionMerged:
         self.shape = Shape(columns, key)
         self.lsn = 0
         self.model: dict[tuple[Any, ...], Row] = {}
-        self.options = storage_options() if isinstance(path, ObjectPath) else None
+        self.options = storage_options(self.path)
         DeltaTable.create(str(self.path), columns, storage_options=self.options)
         self.open()
 

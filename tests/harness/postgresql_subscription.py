@@ -77,7 +77,10 @@ _PARTITIONS_OF_SUBSCRIBER: Final = (
 
 
 _WENT_WRONG: Final = re.compile(
-    r" (?:ERROR|FATAL|PANIC):  (?!.*(?:is starting up|due to administrator command))"
+    # A worker that begins anew gives its place free a moment before its origin: from 16 on the
+    # launcher may have its successor there by then, who ends, and comes again.
+    r" (?:ERROR|FATAL|PANIC):  (?!.*(?:is starting up|due to administrator command"
+    r"|replication origin with ID \d+ is already active for PID))"
     r"|conflict detected"
 )
 _FILLED: Final = (

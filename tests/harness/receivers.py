@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from contextlib import contextmanager
 from email import message_from_bytes, policy
@@ -11,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from aiosmtpd.controller import Controller
+
+from spillway.demo.private_postgres import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,9 +87,7 @@ class Mailbox:
 @contextmanager
 def mailbox() -> Iterator[Mailbox]:
     box = Mailbox()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        box.port = probe.getsockname()[1]
+    box.port = free_port()
     controller = Controller(box, hostname="127.0.0.1", port=box.port)
     controller.start()
     try:

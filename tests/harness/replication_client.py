@@ -88,6 +88,15 @@ class ReplicationClient:
                 break
         return replies[0]
 
+    def run_bytes(self, command: bytes) -> pq.abc.PGresult:
+        """Run a command in whatever encoding, and give its first result as it is."""
+        self.pgconn.send_query(command)
+        first = result = self._result()
+        while result is not None:
+            result = self._result()
+        assert first is not None
+        return first
+
     def copy_in(self, command: str, data: bytes) -> Reply:
         """Run a COPY FROM STDIN, and give what comes of it."""
         assert self.run(command).status == "COPY_IN"

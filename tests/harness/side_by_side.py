@@ -84,6 +84,7 @@ class SideBySide:
         name: str,
         *publications: str,
         stock: Sequence[str] = (),
+        stock_connects: str = "",
         target: dict[str, Any] | None = None,
         **declared: Any,
     ) -> None:
@@ -93,6 +94,7 @@ class SideBySide:
             name: of both subscriptions.
             publications: of the source.
             stock: options of CREATE SUBSCRIPTION, ``name = value``.
+            stock_connects: more of what it connects with.
             target: fields of our target.
             declared: fields of our subscription; by default ``copy_data`` is off on both sides.
         """
@@ -112,8 +114,8 @@ class SideBySide:
             options.append("two_phase = on")
         quoted = ", ".join(f'"{one}"' for one in publications)
         self.stock.execute(
-            f"CREATE SUBSCRIPTION {name} CONNECTION '{self.source.dsn}' PUBLICATION {quoted}"
-            f" WITH ({', '.join(options)})"
+            f"CREATE SUBSCRIPTION {name} CONNECTION $${self.source.dsn} {stock_connects}$$"
+            f" PUBLICATION {quoted} WITH ({', '.join(options)})"
         )
         self.service.call(
             "POST",

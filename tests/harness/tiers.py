@@ -49,6 +49,12 @@ def majors_by_tier(majors: Iterable[int]) -> list[Any]:
     return [*map(deep, older), newest]
 
 
+#: A test that has the fixture ``pg`` runs on every major; the newest is in the first tier.
+on_every_major: Final = pytest.mark.parametrize(
+    "pg", majors_by_tier([14, 15, 16, 17, 18]), indirect=True, ids="pg{}".format
+)
+
+
 def parse_share(text: str, now_s: float | None = None) -> tuple[int, int]:
     """Read ``3/7``, the third of seven shares, or ``today``: the day's, by UTC, which begins anew
     after :data:`DAYS`.

@@ -63,12 +63,16 @@ class Steps:
         *findings: Finding,
         unknown: Sequence[tuple[str, str]] = (),
         mine: bool = True,
+        superseded: Sequence[tuple[str, str]] = (),
     ) -> list[str]:
         """Give the reasons of the messages that the step made."""
         now = NOW + timedelta(seconds=seconds)
         (rule,), _, _ = await self.metadata.alerts.state()
         found = [one for one in findings if concerns(rule, one)]
-        look = Look(now, found, frozenset(unknown), lambda _: mine, is_quiet(rule.quiet, now), "p")
+        look = Look(
+            now, found, frozenset(unknown), lambda _: mine, is_quiet(rule.quiet, now), "p",
+            superseded=frozenset(superseded),
+        )  # fmt: skip
 
         def again(rows: Sequence[AlertRow], channels: frozenset[str]) -> Changes:
             return decide(rule, look, rows, channels)
@@ -108,6 +112,34 @@ async def test_what_is_not_known_or_not_ours_is_not_over(metadata: MetadataStore
     assert await steps.at(200, mine=False) == []
     assert await steps.at(201) == []
     assert await steps.at(211) == ["resolved"]
+
+
+async def test_what_another_takes_the_place_of_is_not_over(metadata: MetadataStore) -> None:
+    """A slot that lags, then loses its consumer, lags on."""
+    steps = Steps(metadata)
+    await steps.declare(repeat_s=100)
+    lagging, unread = (
+        Finding("warn", code, "", "", "/ui/slots/s", code=code, subject="s", source="m")
+        for code in ("slot_lagging", "slot_unread")
+    )
+    behind = [("slot_lagging", "s")]
+    assert await steps.at(0, lagging) == ["firing"]
+    assert await steps.at(5) == []
+    assert await steps.at(10, unread, superseded=behind) == ["firing"]
+    assert await steps.at(90, unread, superseded=behind) == []
+    # Only the one that is told reminds.
+    assert await steps.at(110, unread, superseded=behind) == ["reminder"]
+    # Read again: that is over, and the lag is what it was.
+    assert await steps.at(120, lagging) == ["reminder"]
+    assert await steps.at(131, lagging) == ["resolved"]
+    assert await steps.at(140) == []
+    assert await steps.at(151) == ["resolved"]
+    told = [(one.reason, one.document["alert"]["code"]) for one in
+            await metadata.alerts.messages(10)]  # fmt: skip
+    assert sorted(told) == [
+        ("firing", "slot_lagging"), ("firing", "slot_unread"), ("reminder", "slot_lagging"),
+        ("reminder", "slot_unread"), ("resolved", "slot_lagging"), ("resolved", "slot_unread"),
+    ]  # fmt: skip
 
 
 async def test_quiet_hours(metadata: MetadataStore) -> None:

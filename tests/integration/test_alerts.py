@@ -14,6 +14,7 @@ from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from spillway.alerts import watchman
 from spillway.alerts.webhook import signature
+from spillway.cli import main
 from spillway.v1 import watch_pb2
 
 if TYPE_CHECKING:
@@ -47,14 +48,15 @@ def check_over_grpc(service: Service) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_source_that_is_down_is_told_once_and_told_when_it_is_over(
-    tmp_path: Path, fresh_cluster: Any
+    tmp_path: Path, fresh_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster: Cluster = fresh_cluster(15)
     data = tmp_path / "data"
     with webhook() as receiver:
         with service_in_process(data) as service:
             service.create_source(cluster.dsn())
-            service.create_slot("s", "postgres")
+            monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
+            assert main(["slot", "create", "s", "--source", "main", "--database", "postgres"]) == 0
             channel = {"kind": "webhook", "url": receiver.url, "secret": "s3cret"}
             channel["ui_url"] = "https://spillway.example"
             shown = service.call("PUT", "/alerts/channels/ops", json=channel)
@@ -115,7 +117,7 @@ def test_a_source_that_is_down_is_told_once_and_told_when_it_is_over(
             (made,) = [event for event in found if event["title"] == "Slot s was created"]
             assert made["slot"] == "s"
             assert made["caller"]["protocol"] == "REST"
-            assert made["caller"]["client"].startswith("python-httpx")
+            assert made["caller"]["client"].startswith("spillway-cli/")
             (problem,) = events(service, kind="problem", source="main")
             assert problem["document"]["code"] == "source_down"
             check_over_grpc(service)

@@ -353,6 +353,27 @@ def test_copies_large_transactions_and_pages(service: Service, pg: Database) -> 
         assert seen == (expected[::-1] if order else expected)[:5000]
     page = ask(service, pg, table="t", key="id=39993")
     assert [c["operation"] for c in page["changes"]] == ["insert", "update"]
+    # The page's files have all that fits, over its pages.
+    query = {"source": "main", "database": pg.name, "table": "t", "op": "update"}
+    updated = ask(service, pg, table="t", op="update", limit=1000, newest_first=True)["changes"]
+    for direction in ("", "oldest"):
+        asked = {**query, "order": direction}
+        lines = service.http.get("/ui/changes/export/jsonl", params=asked).text.splitlines()
+        numbers = [json.loads(line)["columns"][0]["new"] for line in lines]
+        whole = [str(n) for n in range(3, 40_000, 10)]
+        assert numbers == (whole if direction else whole[::-1])
+        arrow = service.http.get("/ui/changes/export/arrow", params=asked)
+        rows = pa.ipc.open_stream(io.BytesIO(arrow.content)).read_all().to_pylist()
+        assert [row["columns"][0]["new"] for row in rows] == numbers
+    first = service.http.get("/ui/changes/export/jsonl", params=query).text.splitlines()[:1000]
+    assert [json.loads(line) for line in first] == updated
+    wrong: tuple[tuple[str, dict[str, str]], ...] = (
+        ("xml", {}), ("jsonl", {"from_lsn": "x"}), ("arrow", {"source": "none"})
+    )  # fmt: skip
+    for form, field in wrong:
+        refused = service.http.get(f"/ui/changes/export/{form}", params={**query, **field})
+        assert refused.status_code >= 400
+        assert "text/html" in refused.headers["Content-Type"]
 
 
 def test_the_page_escapes_what_it_shows(service: Service, pg: Database) -> None:

@@ -768,3 +768,17 @@ async def test_conflicts_are_fenced(store: MetadataStore) -> None:
     with pytest.raises(LeaseLost):
         await store.conflicts.add("a", [met(1)], fence=Fence("source/shop", old))
     assert await store.conflicts.totals() == {}
+
+
+async def test_settings_of_sessions_go_with_their_source(store: MetadataStore) -> None:
+    settings = store.session_settings
+    await settings.keep(SOURCE.name, "d", {"TimeZone": "UTC"})
+    assert await settings.of(SOURCE.name, "d") is None, "there is no such source"
+    await store.add_source(SOURCE)
+    for value in ({"TimeZone": "UTC"}, {"TimeZone": "Asia/Tokyo"}, {}):
+        for _ in range(2):
+            await settings.keep(SOURCE.name, "d", value)
+            assert await settings.of(SOURCE.name, "d") == value
+    assert await settings.of(SOURCE.name, "other") is None
+    await store.remove_source(SOURCE.name)
+    assert await settings.of(SOURCE.name, "d") is None

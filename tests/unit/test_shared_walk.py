@@ -398,8 +398,10 @@ class Waiting:
         timeout_s: float = 2 * JOIN_S,
         stand_in: StandIn | None = None,
         live: Callable[[RecordBatch, int], bool] | None = None,
+        takes: int = 1,
     ) -> None:
         self.reader = shared.reader(START, V15, interest, stand_in)
+        self._takes = takes
         self._timeout_s = timeout_s
         self._live = live
         self.taken: list[object] = []
@@ -409,15 +411,23 @@ class Waiting:
 
     def _run(self) -> None:
         try:
-            self.taken.append(self.reader.take(self._timeout_s, self._called.is_set, self._live))
+            for _ in range(self._takes):
+                self.taken.append(
+                    self.reader.take(self._timeout_s, self._called.is_set, self._live)
+                )
         except SpillwayError as error:
             self.taken.append(error)
 
     def call(self) -> object:
         """Call it, and return what it was given."""
+        self.stop()
+        return self.result()
+
+    def stop(self) -> None:
+        """Call it, and wait for it to have been given something."""
         self._called.set()
         self.reader.wake()
-        return self.result()
+        self.join()
 
     def result(self) -> object:
         """Return what it was given, once it was."""
@@ -666,6 +676,43 @@ def test_who_only_passes_does_not_leave_a_busy_one_behind(
     assert decoded == lsns
     assert shared.walks == 1
     assert idle.reader.position == stored.wal.lsn
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_was_given_something_and_only_passes_leaves_no_busy_one_behind(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "SPARE_BYTES", 1 << 16)
+    monkeypatch.setattr(shared_walk, "KEPT_BYTES", 1 << 18)
+    monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
+    busy = shared.reader(START, V15, ALL)
+    idle = Waiting(shared, Interested(OTHER), takes=2)
+    stored.append(1, database=OTHER)
+    until(lambda: bool(idle.taken))
+    # It comes back from that at once, while there is much to walk, and the busy one does not.
+    lsns = stored.append(5_000)
+    until(lambda: any(walk.waiting for walk in shared._walks))
+    decoded = take_all(busy)
+    idle.stop()
+    assert idle.taken[1] is None
+    assert decoded == lsns
+    assert shared.walks == 1
+    assert idle.reader.position == stored.wal.lsn
+
+
+def test_who_would_be_left_behind_is_waited_for_longer_each_time(shared: SharedWalk) -> None:
+    slow, other = shared.reader(START, V15, ALL), shared.reader(START, V15, ALL)
+    (walk,) = shared._walks
+    waited_s = []
+    for _ in range(6):
+        walk.resign(slow, is_overtaken=True)
+        waited_s.append(walk.away_for_s)
+    assert waited_s == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1])
+    walk.resign(other, is_overtaken=True)
+    assert walk.away_for_s == pytest.approx(0.01)
+    walk.resign(other, is_overtaken=True)
+    walk.resign(other)
+    assert walk.away_for_s == pytest.approx(0.01), "it came back"
 
 
 def test_who_waits_for_an_end_has_met_it_though_more_has_come_since(

@@ -19,6 +19,34 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "runs of Spark; the first tier has unit/lake/test_resync_wishes, and the rest of "
+    "lake/test_resync": {
+        "integration/lake/test_resync.py::test_a_wish_is_taken_back",
+    },
+    "ten seconds to half a minute each; the first tier has the other tests of their files": {
+        "integration/apply/test_set_otherwise.py::test_nothing_that_ends_sessions_ends_ours",
+        "integration/apply/test_database_encodings.py::test_a_name_that_is_no_text",
+        "integration/apply/test_subscription_postgres.py::test_a_target_that_was_made_anew",
+        "integration/lake/test_lake_comparison.py::test_a_source_without_an_encoding",
+        "browser/test_frozen.py::test_a_connection_whose_service_is_gone",
+        "browser/test_frozen.py::test_charts_that_do_not_come",
+        "fault/test_moved_state.py::test_what_comes_after_a_moved_state_is_decoded_as_the_server_does",
+        (
+            "integration/apply/test_schema_changes.py::"
+            "test_a_pause_of_a_table_that_lacks_what_came_since_its_copy"
+        ),
+        "integration/catalog/test_bootstrap.py::test_raw_without_full_page_writes",
+        "integration/walsender/test_create_subscription.py::test_killed_before_a_drop_is_answered",
+    },
+    "a server and a service, whose backend is stopped; the first tier has in "
+    "unit/walsender/test_printing that a source which hangs holds up nobody": {
+        "integration/walsender/test_session_state.py::test_a_session_that_hangs_and_a_stream",
+    },
+    "Azure's emulator, 360 MB of packages; the first tier has what a store does and refuses, of "
+    "S3, in unit/lake/test_storage": {
+        "integration/lake/test_object_store.py::test_a_lake_in_a_container_of_azure",
+        "unit/lake/test_storage.py::test_a_wrong_key_is_told",
+    },
     "S3's jars, a quarter of a gigabyte; the first tier has directories in the same file, and "
     "buckets in unit/lake/test_storage": {
         "browser/test_check_the_lake.py::test_a_bucket_that_can_not_be_reached",
@@ -104,6 +132,8 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_killed",
         "integration/walsender/test_table_sync_slots.py::test_a_service_that_dies_first",
         "integration/walsender/test_debezium.py::test_over_kills",
+        # A promotion: receiver/test_walreceiver::test_follows_a_promotion, without clients.
+        "integration/walsender/test_failover.py::test_a_standby_takes_over",
     },
     "one trouble of a target after the other, each seconds until its program is started again; "
     "integration/apply/test_target_remedies has what each is called": {
@@ -131,6 +161,7 @@ LONG_ALONE: Final = {
         "integration/apply/test_merged_columns.py::test_in_a_transaction_that_is_applied_in_progress",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
+        "integration/apply/test_random_workload.py::test_between_majors",
         "integration/apply/test_random_workload.py::test_both_sides_write_and_agree",
         "integration/apply/test_random_workload.py::test_conflicts_and_kills",
         "integration/apply/test_random_workload.py::test_equal_at_the_end_of_many",
@@ -150,9 +181,14 @@ LONG_ALONE: Final = {
     },
     "of a bucket the first tier has unit/lake/test_storage and unit/lake/test_iceberg_objects, on "
     "the same S3 server; these are Spark's own access to it, minutes each": {
+        "integration/lake/test_object_store.py::test_a_job_at_work_in_a_bucket",
         "integration/lake/test_object_store.py::test_a_lake_in_a_bucket",
         "integration/lake/test_object_store.py::test_a_source_and_its_lake_in_a_bucket",
         "integration/lake/test_object_store.py::test_an_iceberg_lake_in_a_bucket",
+        (
+            "integration/lake/test_object_store.py::"
+            "test_what_was_decided_of_a_wish_may_be_gone_when_it_is_read"
+        ),
     },
     "more of what its file's other tests have": {
         "integration/walsender/test_client_encoding.py::test_no_other_character_has_an_equivalent",
@@ -188,7 +224,9 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_while_a_table_is_copied",
         "integration/walsender/test_create_subscription.py::test_while_the_source_is_down",
         "integration/apply/test_schema_changes.py::test_a_schema_that_is_renamed",
+        "integration/apply/test_schema_changes.py::test_a_table_that_a_refresh_adds_is_copied_beside_the_others",
         "integration/apply/test_schema_changes.py::test_names_and_values_that_need_quotes",
+        "integration/apply/test_schema_changes.py::test_of_a_partitioned_table_with_a_partition_that_lacks_what_came_since_its_copy",
     },
     "the first tier goes the same way elsewhere: both directions of a "
     "move are in apply/test_subscription_postgres; a subscription keeps a lake in "
@@ -212,6 +250,7 @@ LONG_ALONE: Final = {
             "integration/lake/test_subscription_lake.py::"
             "test_a_lake_is_compared_and_mended_by_the_service"
         ),
+        "integration/lake/test_verify.py::test_one_that_is_killed_leaves_nothing_for_ever",
         "integration/lake/test_verify.py::test_source_and_lake_while_both_go_on",
         "integration/lake/test_verify.py::test_what_differs_is_found",
         "integration/terraform/test_terraform_alerts.py::test_with_the_command_line",

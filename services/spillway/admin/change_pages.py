@@ -3,25 +3,31 @@
 A page of found changes, each with its values before and after side by side. From a change one goes
 to its transaction, to its row's history, to what a plugin makes of it, and takes a slot back to
 before it. What is shown is somebody's data: it is only ever put into templates, which escape it.
+
+An export has all that the question means, from its first page to its last, in the page's order: a
+page at a time is found, written and sent. Should one fail, the download is broken off, so that
+nobody takes a part for the whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from spillway.admin.equivalents import equivalents_of_changes
 from spillway.admin.forms import moment_of
 from spillway.admin.page_group import PageGroup
-from spillway.errors import InvalidRequest, SpillwayError
+from spillway.errors import InvalidLsn, InvalidRequest, SpillwayError
 from spillway.pg.lsn import Lsn
-from spillway.service.model import OPERATIONS, ChangeQuery, Position
+from spillway.service.change_views import ARROW, JSON_LINES, json_lines
+from spillway.service.model import LIMIT_MAX, OPERATIONS, ChangeQuery, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from starlette.requests import Request
 
@@ -29,6 +35,11 @@ if TYPE_CHECKING:
 
 #: changes of one page
 _LIMIT: Final = 25
+#: What is exported, by the end of its address: its media type, and the file that a browser makes.
+_EXPORTS: Final = {
+    "jsonl": (JSON_LINES, "changes.jsonl"),
+    "arrow": (ARROW, "changes.arrows"),
+}
 _VALUE_CHARACTERS: Final = 160
 #: messages of a transaction that a page shows
 _PRINTED_MAX: Final = 200
@@ -67,6 +78,7 @@ class ChangePages(PageGroup):
         return [
             Route("/ui/changes", self._show),
             Route("/ui/changes/print", self._print),
+            Route("/ui/changes/export/{form}", self._export, methods=["GET"]),
         ]
 
     async def _show(self, request: Request) -> Response:
@@ -112,7 +124,42 @@ class ChangePages(PageGroup):
                 if page is not None and page.following is not None
                 else None
             ),
+            exports={form: address(asked, f"/export/{form}") for form in _EXPORTS},
+            equivalents=equivalents_of_changes(with_zones(asked), _LIMIT) if page else [],
+            is_one_transaction=is_one_transaction(asked),
         )
+
+    async def _export(self, request: Request) -> Response:
+        """Send all changes that the page's question means, as a file."""
+        form = request.path_params["form"]
+        if form not in _EXPORTS:
+            raise InvalidRequest(
+                f"Changes can't be exported as {form!r}.", hint="jsonl and arrow are there."
+            )
+        asked = {name: request.query_params.get(name, "").strip() for name in _FIELDS}
+        query = replace(question(asked, ""), limit=LIMIT_MAX)
+        # What can't be asked is told before anything is sent.
+        first = await self._engine.find_changes(asked["source"], asked["database"], query)
+        if query.upto_lsn is None:
+            # What comes meanwhile is another export's: this one has an end.
+            query = replace(query, upto_lsn=Lsn(first.decoded_lsn + 1))
+        pages = self._pages_of(asked["source"], asked["database"], query, first)
+        media_type, name = _EXPORTS[form]
+        return StreamingResponse(
+            _json_lines(pages) if form == "jsonl" else _arrow(pages),
+            media_type=media_type,
+            headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        )
+
+    async def _pages_of(
+        self, source: str, database: str, query: ChangeQuery, page: ChangePage
+    ) -> AsyncIterator[ChangePage]:
+        """Yield *page* and those that follow."""
+        yield page
+        while page.following is not None:
+            query = replace(query, after=page.following)
+            page = await self._engine.find_changes(source, database, query)
+            yield page
 
     def _shown(self, change: FoundChange, asked: Mapping[str, str]) -> Shown:
         place = {"source": asked["source"], "database": asked["database"]}
@@ -188,9 +235,39 @@ def question(asked: Mapping[str, str], after: str) -> ChangeQuery:
     )
 
 
-def address(query: Mapping[str, Any]) -> str:
-    """Return the page's address for a question."""
-    return "/ui/changes?" + urlencode({name: value for name, value in query.items() if value})
+async def _json_lines(pages: AsyncIterator[ChangePage]) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield json_lines(page.changes).encode()
+
+
+async def _arrow(pages: AsyncIterator[ChangePage]) -> AsyncIterator[bytes]:
+    from spillway.service.change_arrow import ArrowWriter  # noqa: PLC0415 - pyarrow
+
+    writer = ArrowWriter()
+    async for page in pages:
+        yield writer.write(page.changes)
+    yield writer.end()
+
+
+def with_zones(asked: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields with times as they are understood, in UTC, whoever reads them."""
+    times = {name: moment_of(asked[name]) for name in ("since", "until")}
+    written = {name: found.isoformat() for name, found in times.items() if found is not None}
+    return {**asked, **written}
+
+
+def is_one_transaction(asked: Mapping[str, str]) -> bool:
+    """Say whether the fields' LSNs leave room for one commit record."""
+    try:
+        return Lsn.parse(asked["upto_lsn"]) == Lsn.parse(asked["from_lsn"]) + 1
+    except InvalidLsn:
+        return False
+
+
+def address(query: Mapping[str, Any], below: str = "") -> str:
+    """Return the page's address for a question, or that of something below it."""
+    asked = urlencode({name: value for name, value in query.items() if value})
+    return f"/ui/changes{below}?{asked}"
 
 
 def cut(text: str | None) -> str:

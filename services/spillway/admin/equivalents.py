@@ -36,6 +36,31 @@ def equivalents_of(kind: str, body: Mapping[str, Any]) -> list[Equivalent]:
     ]
 
 
+def equivalents_of_changes(asked: Mapping[str, str], limit: int) -> list[Equivalent]:
+    """Return what asks for the changes that a form's fields, times with their zone, ask for."""
+    keys = [line for line in asked["key"].splitlines() if line.strip()]
+    keys = ["=".join(part.strip() for part in line.split("=", 1)) for line in keys]
+    plain = ("source", "database", "table", "op", "prefix", "xid")
+    given = [(name, asked[name]) for name in (*plain, "since", "until", "from_lsn", "upto_lsn")]
+    given[3:3] = [("key", key) for key in keys]
+    given = [(name, value) for name, value in given if value]
+    is_oldest_first = asked["order"] == "oldest"
+    command = [["spillway", "changes"]]
+    command += [[f"--{name.replace('_', '-')}", value] for name, value in given]
+    if is_oldest_first:
+        command.append(["--oldest-first"])
+    command.append(["--limit", str(limit)])
+    if not is_oldest_first:
+        given.append(("newest_first", "true"))
+    query = [*given, ("limit", str(limit))]
+    curl = [
+        'curl -G "$SPILLWAY_URL/v1/changes"',
+        '-H "Authorization: Bearer $SPILLWAY_TOKEN"',
+        *(f"--data-urlencode {shlex.quote(f'{name}={value}')}" for name, value in query),
+    ]
+    return [Equivalent("Command", _lines(command)), Equivalent("curl", " \\\n  ".join(curl))]
+
+
 def _curl(kind: str, body: Mapping[str, Any]) -> str:
     if kind == "source":
         body = {**body, "dsn": "DSN"}
@@ -54,10 +79,12 @@ def _curl(kind: str, body: Mapping[str, Any]) -> str:
 
 def _command(kind: str, body: Mapping[str, Any]) -> str:
     words, stdin = {"source": _source, "slot": _slot, "subscription": _subscription}[kind](body)
-    # An option and its value stay on one line.
-    lines = [" ".join(shlex.quote(word) for word in words[0])]
-    lines += [" ".join(shlex.quote(word) for word in option) for option in words[1:]]
-    return " \\\n  ".join(lines) + (f' <<< "${_SHELL[kind]}"' if stdin else "")
+    return _lines(words) + (f' <<< "${_SHELL[kind]}"' if stdin else "")
+
+
+def _lines(words: list[list[str]]) -> str:
+    """Write a command in which an option and its value stay on one line."""
+    return " \\\n  ".join(" ".join(shlex.quote(word) for word in option) for option in words)
 
 
 def _source(body: Mapping[str, Any]) -> tuple[list[list[str]], bool]:

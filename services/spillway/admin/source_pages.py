@@ -70,7 +70,7 @@ class SourcePages(PageGroup):
             values = self._values(source)
             return {
                 region: self._pages.text(f"source/{region}.html", **values)
-                for region in ("state", "facts", "sessions", "slots")
+                for region in ("state", "keeps", "facts", "sessions", "slots")
             }
 
         return self._streams.respond(changed_regions(render, self._sampler))

@@ -82,6 +82,7 @@ class SubscriptionPages(PageGroup):
             Route(f"{one}/tables/pause", self._pause_table, methods=["POST"]),
             Route(f"{one}/tables/resume", self._resume_table, methods=["POST"]),
             Route(f"{one}/tables/resync", self._resync_table, methods=["POST"]),
+            Route(f"{one}/tables/cancel-resync", self._cancel_resync, methods=["POST"]),
             Route(f"{one}/verify", self._verify, methods=["POST"]),
             Route(f"{one}/skip", self._skip, methods=["POST"]),
             Route(f"{one}/drop", self._drop, methods=["POST"]),
@@ -331,6 +332,11 @@ class SubscriptionPages(PageGroup):
         name, table = request.path_params["name"], _table_of(Form(request))
         await self._subscriptions.resync_table(name, table)
         return await self._done(request, name, "table-anew")
+
+    async def _cancel_resync(self, request: Request) -> Response:
+        name, table = request.path_params["name"], _table_of(Form(request))
+        await self._subscriptions.cancel_resync(name, table)
+        return await self._done(request, name, "table-not-anew")
 
     async def _verify(self, request: Request) -> Response:
         name, table = request.path_params["name"], Form(request).text("table")

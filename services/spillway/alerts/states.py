@@ -13,7 +13,9 @@ What was told, and what is owed, is stored with the alert, so whoever looks next
 - an alert that fires is told at once, or when the quiet hours end;
 - who was told that it fires is told that it is over; an alert that came and went in quiet hours was
   never told, and nobody is told that it is over;
-- what is not known is not over: an alert stays as it is meanwhile.
+- what is not known is not over: an alert stays as it is meanwhile;
+- what another finding takes the place of is not over either, a slot's lag when nobody reads it any
+  more: it stays as it is, and only the other one is told.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ class Look:
     process: str
     #: the service's own rule: it makes events
     makes_events: bool = False
+    #: (code, subject) of what holds, and is not told since another finding is
+    superseded: frozenset[tuple[str, str]] = frozenset()
 
 
 def decide(
@@ -67,6 +71,8 @@ def decide(
             step.pay(row)
         elif finding is not None:
             step.goes_on(row, finding)
+        elif (row.code, row.subject) in look.superseded:
+            step.holds(row)
         elif look.is_mine(row) and (row.code, row.subject) not in look.unknown:
             step.is_absent(row)
     for key, finding in found.items():
@@ -119,6 +125,11 @@ class _Step:
             columns |= {"told_at": now, "told": row.told + 1, **_texts(finding)}
             self.changes.messages += self._messages(_changed(row, columns), reason)
         self._change(row, columns)
+
+    def holds(self, row: AlertRow) -> None:
+        """Keep it as it is, whoever is told of something else."""
+        if row.absent_at is not None:
+            self._change(row, {"absent_at": None})
 
     def is_absent(self, row: AlertRow) -> None:
         now = self._look.now

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spillway.alerts.quiet import is_quiet
@@ -26,7 +27,7 @@ from spillway.alerts.states import Look, decide
 from spillway.errors import AlertNotDelivered, SpillwayError, UnknownAlertChannel
 from spillway.store.database import ConstraintViolation
 from spillway.store.rows import AlertRuleRow, EventRow
-from spillway.watch.findings import CODES, Limits
+from spillway.watch.findings import CODES, Limits, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,7 @@ class Watchman:
             # What is shown is what was: nothing is known.
             return
         rules, unsettled, channels = await self._table.state()
-        found: dict[tuple[Limits, frozenset[str] | None], list[Finding]] = {}
+        found: dict[Limits, list[Finding]] = {}
         unknown = view.unknown()
         sources = {source.info.name for source in view.sources}
 
@@ -131,15 +132,16 @@ class Watchman:
             if rule.codes is not None and rule is not _EVENTS and "primary_keeps_wal" in rule.codes:
                 # Primaries are asked only while somebody wants to know.
                 self._sampler.watch()
+            limits = limits_of(rule)
+            if limits not in found:
+                found[limits] = self._own(view.everything(limits))
             # What a rule does not ask for takes the place of nothing that it does: a slot that
             # lags still does when its consumer is gone, too.
-            codes = None if rule.codes is None else frozenset(rule.codes)
-            asked = limits_of(rule), codes
-            if asked not in found:
-                found[asked] = self._own(view.findings_with(*asked))
+            heard = told(found[limits], partial(concerns, rule))
             look = Look(
                 now=now,
-                findings=[one for one in found[asked] if concerns(rule, one)],
+                findings=heard.findings,
+                superseded=heard.superseded,
                 unknown=unknown,
                 is_mine=is_mine,
                 quiet=is_quiet(rule.quiet, now),

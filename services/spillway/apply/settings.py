@@ -39,6 +39,8 @@ class ApplySettings:
     #: what came to the source through an origin is left out there
     only_local: bool = False
     copy_data: bool = True
+    #: the subscription has followed its slot before
+    has_begun: bool = False
     #: the slot may have been moved up to here past what the target has
     skip_to: Lsn = Lsn(0)  # noqa: RUF009 - immutable
     source_dsn: str = field(default="", repr=False)

@@ -50,6 +50,8 @@ class ApplyStatusFile(StatusFile):
         with self.changing() as told:
             # Of an earlier release, which counted here.
             told.stats = {k: v for k, v in told.stats.items() if not k.startswith("confl_")}
+            # Of a program that was killed meanwhile.
+            told.stats.pop("waits_for_tables", None)
         self._looked_at = self._explained_at = 0.0
 
     def __exit__(
@@ -76,6 +78,15 @@ class ApplyStatusFile(StatusFile):
                 told.urgent = True
             elif "schema_change" in told.stats:
                 del told.stats["schema_change"]
+
+    def waits_for_tables(self, tables: Iterable[TableName]) -> None:
+        """Tell which tables have to catch up before the worker goes on; none: it goes on."""
+        names = sorted(".".join(name) for name in tables)
+        with self.changing() as told:
+            if names:
+                told.stats["waits_for_tables"] = names
+            else:
+                told.stats.pop("waits_for_tables", None)
 
     def wrote(self, touched: Iterable[Touched], selected: Iterable[bool]) -> None:
         """Count what was committed, of those tables that are the subscription's."""

@@ -13,7 +13,8 @@ written is :mod:`spillway.apply.writers`'.
 
 Every failure ends the program with a typed error, except a deadlock or a serialization failure.
 After those the stream is opened again at the target's position, where the transaction that failed
-begins, :data:`_ATTEMPTS` times.
+begins, :data:`_ATTEMPTS` times. So it is where DDL of a partitioned table meets partitions that
+lack what is before it, when they have that.
 
 **When nothing comes.** A keepalive says how far the slot may be confirmed though nothing came for
 it. That position is written to the target, too, at most every :data:`_IDLE_RECORD_S`, and confirmed
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
+from spillway.apply.schema.changes import HeirsBehind
 from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.target.failures import from_postgres
@@ -59,6 +61,8 @@ _IDLE_RECORD_S: Final = 1.0
 _IDLE_S: Final = 0.5
 #: how often the target is asked what it has flushed, while there is something to ask for
 _FLUSH_LOOK_S: Final = 0.05
+#: how often it is looked whether tables that are waited for can be handed over
+_HAND_OVER_LOOK_S: Final = 0.05
 _ATTEMPTS: Final = 5
 #: within which a slot whose stream was closed is free again
 _REOPEN_S: Final = 10.0
@@ -171,6 +175,8 @@ class _Run:
             before = self._session.position
             try:
                 self._follow()
+            except HeirsBehind as behind:
+                self._let_catch_up(behind)
             except TargetSerialization as error:
                 failures = failures + 1 if self._session.position == before else 1
                 self._status.failed_once()
@@ -179,18 +185,40 @@ class _Run:
                 _log.warning("%s; it is tried again", error.message)
                 self._stopping.wait(0.1 * 2**failures)
 
+    def _let_catch_up(self, behind: HeirsBehind) -> None:
+        """Wait, with no stream open, until tables have what is before a transaction, or can't."""
+        sync, session = self._sync, self._session
+        assert sync is not None
+        _log.info("%s", behind)
+        while not self._stopping.is_set():
+            left = behind.tables & sync.states.behind(behind.commit_lsn)
+            self._status.waits_for_tables(left)
+            if not left:
+                break
+            sync.at_boundary(session.position)
+            self._status.copied(sync.progress())
+            self._stopping.wait(_HAND_OVER_LOOK_S)
+
     def _check_position(self) -> None:
         """Refuse a target that lacks what the slot does not have any more."""
         settings, session = self._settings, self._session
         slot = get_slot(settings.grpc, settings.slot, token=settings.token, tls=settings.tls)
         confirmed = Lsn(slot.confirmed_flush_lsn)
-        if session.position and confirmed > max(session.position, settings.skip_to):
+        # A target without a position is a new one, whose tables are copied, or to which only what
+        # comes from now on is to be written. It is none if the subscription was at work before.
+        lacks = bool(session.position) or (settings.has_begun and not settings.copy_data)
+        if lacks and confirmed > max(session.position, settings.skip_to):
+            has = (
+                f"the target has everything before {session.position}"
+                if session.position
+                else "the target knows nothing of the subscription, which was at work before"
+            )
             raise TargetBehindSlot(
-                f"the target has everything before {session.position}, and the slot "
-                f"{settings.slot} was confirmed up to {confirmed}: what lies between is gone",
-                hint="Was the target restored from a backup, or failed over to a standby that "
-                "lacked commits? Drop the subscription and create it again, to copy its tables "
-                f"anew; or give up what is missing: spillway subscription skip "
+                f"{has}, and the slot {settings.slot} was confirmed up to {confirmed}: what lies "
+                "between is gone",
+                hint="Was the target restored from a backup, made anew, or failed over to a "
+                "standby that lacked commits? Drop the subscription and create it again, to copy "
+                "its tables anew; or give up what is missing: spillway subscription skip "
                 f"{settings.subscription} {confirmed}",
                 subscription=settings.subscription,
                 lsn=str(session.position),

@@ -281,22 +281,30 @@ class Writers:
             self._write_in_progress(head)
             return
         touched = group.touched()
-        if self._is_for_lanes(touched) and self._submit(touched):
+        has_ddl = group.has_schema_change or self._has_renamed(touched, head)
+        if not has_ddl and self._is_for_lanes(touched) and self._submit(touched):
             return
         self.drain()
         self._tables.learn(table.relation for table in touched)
-        if not self._write_grouped():
+        if not self._write_grouped(has_ddl=has_ddl):
             if self.must_reopen:
                 return
             self._exact.write(group)
         self._tell(touched)
         group.clear()
 
+    def _has_renamed(self, touched: Sequence[Touched], head: TransactionHead | None) -> bool:
+        """Say whether a table is known by another name yet: its event was skipped."""
+        changes = self._schema_changes
+        if changes is None or head is None:
+            return False
+        return any(changes.find_renamed(one.relation, head.commit_lsn) for one in touched)
+
     def _tell(self, touched: Sequence[Touched]) -> None:
         has = self._settings.selection.has
         self._status.wrote(touched, [has(t.relation.schema, t.relation.name) for t in touched])
 
-    def _write_grouped(self) -> bool:
+    def _write_grouped(self, *, has_ddl: bool) -> bool:
         """Write the group by few statements; return False for one that is to be written exactly."""
         group = self._group
         if self._always_exact or not group.is_plain or self._session.committed_ahead:
@@ -304,7 +312,7 @@ class Writers:
         head = group.last
         if head is None or head.commit_lsn == self._exact_lsn:
             return False
-        if not group.has_schema_change and self._grouped.write(group):
+        if not has_ddl and self._grouped.write(group):
             return True
         if group.is_piece or head.is_continued:
             self._exact_lsn = head.commit_lsn
@@ -323,7 +331,6 @@ class Writers:
             and not self._always_exact
             and group.is_plain
             and not group.is_piece
-            and not group.has_schema_change
             and group.nbytes >= self._lane_bytes
             and not self._session.in_transaction
             and not self._session.committed_ahead

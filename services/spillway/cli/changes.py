@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion, tables
+from spillway.cli import completion, only_one, tables
 from spillway.cli.connection import connect
 from spillway.cli.moments import Since, moment
 from spillway.cli.output import print_json
@@ -44,10 +44,14 @@ class Form(StrEnum):
 
 
 def changes(
-    source: Annotated[str, typer.Option(help="The source.", autocompletion=completion.sources)],
+    source: Annotated[
+        str | None,
+        typer.Option(help=only_one.SOURCE_HELP, autocompletion=completion.sources),
+    ] = None,
     database: Annotated[
-        str, typer.Option(help="The database.", autocompletion=completion.databases)
-    ],
+        str | None,
+        typer.Option(help=only_one.DATABASE_HELP, autocompletion=completion.databases),
+    ] = None,
     table: Annotated[
         str, typer.Option(help="schema.table or table; a former name does, too.")
     ] = "",
@@ -91,8 +95,6 @@ def changes(
     """Find changes in all that is retained, the last first: who changed this row, and to what."""
     now = datetime.now().astimezone()
     query: dict[str, Any] = {
-        "source": source,
-        "database": database,
         "table": table,
         "key": key or [],
         "op": [one.value for one in op or ()],
@@ -105,6 +107,9 @@ def changes(
             query[name] = moment(text, now, f"--{name}").astimezone(UTC).isoformat()
     with connect() as client:
         try:
+            query["source"], query["database"] = only_one.source_and_database(
+                client, source, database
+            )
             page = _find(client, query, limit)
         except NotFound as error:
             hint_names(error, client)
@@ -224,7 +229,9 @@ def remarks(page: Mapping[str, Any], table: str) -> Iterator[str]:
             f'No table "{table}" has a change in what is retained. '
             "`spillway source tables` lists what tables there are."
         )
-    since = tables.local_time(page["retained_from"] or "an unknown time")
+    since = "with no transaction yet"
+    if page["retained_from"] is not None:
+        since = tables.local_time(page["retained_from"])
     yield (
         f"{count} change{'' if count == 1 else 's'}. Looked from {page['looked_from_lsn']} to "
         f"{page['looked_upto_lsn']}; retained from {page['retained_from_lsn']} ({since}), decoded "
@@ -233,7 +240,10 @@ def remarks(page: Mapping[str, Any], table: str) -> Iterator[str]:
     if page["next"] is not None:
         yield "There may be more: give a larger --limit, or --since and --until."
     if page["began_earlier"]:
-        yield "What lies before that was asked for, too, and is not retained any more."
+        yield (
+            f"The log begins at {page['retained_from_lsn']} ({since}): what was committed before "
+            "that was asked for, too, and is not in it."
+        )
     if page["undecided"]:
         yield (
             f"{page['undecided']} DELETEs may be of that row: WAL has not got the columns that "

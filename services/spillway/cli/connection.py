@@ -13,6 +13,7 @@ contexts lie in its user's home.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from spillway.errors import NotFound, NotReady, SpillwayError, TlsFailed, Unauth
 from spillway.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from spillway.cli.rest_client import RestClient
 
@@ -102,9 +103,18 @@ def call(method: str, *path: str, **arguments: Any) -> Any:
 
     What doesn't exist is told with the names that are like it.
     """
+    with asking() as client:
+        return client.call(method, *path, **arguments)
+
+
+@contextmanager
+def asking() -> Iterator[RestClient]:
+    """Give a client of the service that counts; what goes wrong within is told as :func:`call`
+    does.
+    """
     with connect() as client:
         try:
-            return client.call(method, *path, **arguments)
+            yield client
         except NotFound as error:
             from spillway.cli.similar import hint_names  # noqa: PLC0415 - on errors alone
 

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
+from spillway import __version__
 from spillway.errors import InvalidRequest, NotFound, NotReady, SpillwayError, remote_error
 from spillway.tls import tls_failed
 
@@ -50,7 +51,10 @@ class RestClient:
         self._extensions = {} if tls.server_name is None else {"sni_hostname": tls.server_name}
         verify = tls.context() if settings.url.startswith("https:") else True
         token = settings.token
-        headers = [] if token is None else [(b"Authorization", b"Bearer " + token.encode())]
+        # Events say who did what.
+        headers = [(b"User-Agent", f"spillway-cli/{__version__}".encode())]
+        if token is not None:
+            headers.append((b"Authorization", b"Bearer " + token.encode()))
         try:
             self._http = httpx.Client(
                 base_url=settings.url,

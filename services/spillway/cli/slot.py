@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion, waiting
+from spillway.cli import completion, only_one, waiting
 from spillway.cli.answer import Answer, Columns, Record, Rows
 from spillway.cli.confirmation import Yes, confirm
 from spillway.cli.connection import call
@@ -60,13 +60,13 @@ _LISTED: Final = Columns(
 def create(
     name: Name,
     source: Annotated[
-        str,
-        typer.Option(help="The source that its WAL comes from.", autocompletion=completion.sources),
-    ],
+        str | None,
+        typer.Option(help=only_one.SOURCE_HELP, autocompletion=completion.sources),
+    ] = None,
     database: Annotated[
-        str,
-        typer.Option(help="The database that it decodes.", autocompletion=completion.databases),
-    ],
+        str | None,
+        typer.Option(help=only_one.DATABASE_HELP, autocompletion=completion.databases),
+    ] = None,
     plugin: Annotated[
         str, typer.Option(help="The output plugin.", autocompletion=completion.plugins)
     ] = "test_decoding",
@@ -96,6 +96,7 @@ def create(
     timeout: waiting.Timeout = waiting.TIMEOUT_S,
 ) -> Answer:
     """Create a slot (pg_create_logical_replication_slot)."""
+    source, database = only_one.meant(source, database, begins=True)
     body: dict[str, object] = {
         "slot_name": name,
         "source": source,

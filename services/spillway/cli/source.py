@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from spillway.cli import completion, waiting
+from spillway.cli import completion, only_one, waiting
 from spillway.cli.answer import Answer, Columns, Rows
 from spillway.cli.confirmation import Yes, confirm
 from spillway.cli.connection import call
@@ -36,7 +36,8 @@ Name = Annotated[
     typer.Argument(metavar="SOURCE", help="The source's name.", autocompletion=completion.sources),
 ]
 Database = Annotated[
-    str, typer.Option(help="One that is decoded.", autocompletion=completion.databases)
+    str | None,
+    typer.Option(help=only_one.DATABASE_HELP, autocompletion=completion.databases),
 ]
 Dsn = Annotated[
     str,
@@ -125,8 +126,9 @@ def show(name: Name) -> Answer:
 
 @app.command()
 @shows()
-def tables(name: Name, database: Database) -> Answer:
+def tables(name: Name, database: Database = None) -> Answer:
     """List a database's tables, as of where decoding is, in the order in which they were made."""
+    _, database = only_one.meant(name, database)
     found: list[dict[str, Any]] = []
     after: int | None = 0
     while after is not None:
@@ -183,8 +185,9 @@ def restart(
 
 @app.command()
 @shows()
-def publications(name: Name, database: Database) -> Answer:
+def publications(name: Name, database: Database = None) -> Answer:
     """List a database's publications (pg_publication), as of where decoding is."""
+    _, database = only_one.meant(name, database)
     found = call("GET", "publications", query={"source": name, "database": database})
     rows = [
         {

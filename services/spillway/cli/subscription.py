@@ -14,6 +14,7 @@ from spillway.cli import (
     completion,
     cut_over,
     lake_verify,
+    only_one,
     subscription_log,
     waiting,
 )
@@ -99,7 +100,12 @@ _OWN_OPTION: Final = {
     **{option.name: option.option for option in form_options()},
 }
 
-OneTable = Annotated[str, typer.Argument(metavar="SCHEMA.TABLE", help="The table.")]
+OneTable = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCHEMA.TABLE", help="The table.", autocompletion=completion.subscription_tables
+    ),
+]
 Name = Annotated[
     str,
     typer.Argument(
@@ -191,20 +197,20 @@ _REFRESHED_S: Final = 5.0
 def create(
     name: Name,
     source: Annotated[
-        str,
-        typer.Option(
-            help="The source that its changes come from.", autocompletion=completion.sources
-        ),
-    ],
+        str | None,
+        typer.Option(help=only_one.SOURCE_HELP, autocompletion=completion.sources),
+    ] = None,
     database: Annotated[
-        str, typer.Option(help="The database.", autocompletion=completion.databases)
-    ],
+        str | None,
+        typer.Option(help=only_one.DATABASE_HELP, autocompletion=completion.databases),
+    ] = None,
     path: Annotated[
         str | None,
         typer.Option(
             "--path",
             "--lake",
-            help="The lake: a directory of the service's machine, or s3://bucket/prefix.",
+            help="The lake: a directory of the service's machine, s3://bucket/prefix or "
+            "az://container/prefix.",
         ),
     ] = None,
     target_dsn: TargetDsn = None,
@@ -256,6 +262,7 @@ def create(
             f"{'neither' if path is None else 'both'}",
             hint="Give --path for a lake, or --target-dsn for a PostgreSQL.",
         )
+    source, database = only_one.meant(source, database, begins=True)
     body: dict[str, object] = {
         "name": name,
         "source": source,
@@ -439,6 +446,13 @@ def resync_table(
     if wait:
         answer = _until(name, waiting.TableIsLoaded(table), timeout)
     return _shown(answer)
+
+
+@app.command("cancel-resync")
+@shows()
+def cancel_resync(name: Name, table: OneTable) -> Answer:
+    """Take back that one table of a lake is to be loaded anew, while its load has not begun."""
+    return _shown(call("POST", "subscriptions", name, "tables", table, "cancel-resync"))
 
 
 @app.command()

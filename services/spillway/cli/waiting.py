@@ -158,7 +158,7 @@ class TableIsLoaded:
         """Say what keeps it from being loaded.
 
         Raises:
-            NotReady: it could not be.
+            NotReady: it could not be, or is not to be any more.
         """
         tables = {one["table"]: one for one in subscription["table_states"]}
         found = tables.get(self._table, {})
@@ -167,6 +167,11 @@ class TableIsLoaded:
             raise NotReady(
                 f"{self._table} could not be loaded anew: {resync['reason']}",
                 hint=f"`spillway subscription tables {subscription['name']}` says how it is.",
+            )
+        if resync["state"] == "cancelled":
+            raise NotReady(
+                f"{self._table} is not loaded anew: somebody took that back",
+                hint=f"`spillway event list --subscription {subscription['name']}` says who.",
             )
         if resync["state"] == "done":
             return ""

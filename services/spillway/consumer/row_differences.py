@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from spillway.consumer.row_checksums import values_of
+from spillway.pg.encoding import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ class Difference:
     columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        key = "(" + ", ".join("null" if v is None else v for v in self.key) + ")"
+        key = "(" + ", ".join("null" if v is None else readable(v) for v in self.key) + ")"
         return (
             f"{key} is in the {self.only} only"
             if self.only

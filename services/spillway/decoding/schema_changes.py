@@ -50,7 +50,7 @@ from spillway.catalog.storage_map import NO_XIDS
 from spillway.errors import DecodingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from spillway._kernels.reorder.buffer import ReorderBuffer
     from spillway.catalog.descriptor import RelationDescriptor
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 #: of one transaction
 NOTED_MAX: Final = 500
+#: pg_class.relkind
+_PARTITIONED: Final = "p"
 
 
 class CommittedDdl(NamedTuple):
@@ -126,8 +128,9 @@ class SchemaChanges:
         own_xids = self._buffer.own_xids(xid)
         if self._mirror.has_changes(own_xids):
             moved = self._moved(top_xid, own_xids)
-            for oid in dict.fromkeys((*touched, *moved)) if moved else touched:
-                self._compare(oid, top_xid, xid, own_xids, lsn, is_rewritten=oid == rewriting)
+            oids = list(dict.fromkeys((*touched, *moved)))
+            for oid in oids:
+                self._compare(oid, oids, top_xid, xid, own_xids, lsn, is_rewritten=oid == rewriting)
 
     def flush_all(self, lsn: int) -> None:
         """Queue at *lsn* what transactions in progress did so far."""
@@ -210,6 +213,7 @@ class SchemaChanges:
     def _compare(
         self,
         oid: int,
+        oids: Sequence[int],
         top_xid: int,
         xid: int,
         own_xids: Collection[int],
@@ -233,6 +237,8 @@ class SchemaChanges:
             return
         self._tell(oid, top_xid, xid, after)
         if self._is_captured(oid, after, own_xids) or self._is_captured(oid, before, NO_XIDS):
+            if before is not None and after is not None and after.descriptor.kind == _PARTITIONED:
+                after = self._with_missing(oid, before, after, oids, own_xids)
             content = _content(oid, before, after, is_rewritten=is_rewritten)
             # A partition that comes or goes takes rows along: of whom, readers of roots must know.
             if before is not None and before.parent != (after.parent if after else None):
@@ -244,6 +250,33 @@ class SchemaChanges:
                 noted = self._noted.setdefault(top_xid, [])
                 # Of those beyond the bound the number is what matters.
                 noted.append((xid, text if len(noted) < NOTED_MAX else b""))
+
+    def _with_missing(
+        self,
+        oid: int,
+        before: TableState,
+        after: TableState,
+        oids: Sequence[int],
+        own_xids: Collection[int],
+    ) -> TableState:
+        """Return *after* of a partitioned table with what rows from before have in columns that it
+        has got: it has no rows, so only the columns of its partitions, among *oids*, say that.
+        """
+        table, known = after.descriptor, {column.attnum for column in before.descriptor.columns}
+        new = {column.name for column in table.columns if column.attnum not in known}
+        for other in oids if new else ():
+            with contextlib.suppress(DecodingError):
+                leaf = self._mirror.resolve_oid(other, own_xids).descriptor
+                if leaf is None or leaf.kind == _PARTITIONED:
+                    continue
+                if any(above.oid == oid for above in leaf.ancestors):
+                    missing = {c.name: c.missing for c in leaf.columns if c.name in new}
+                    columns = tuple(
+                        replace(column, missing=missing.get(column.name, column.missing))
+                        for column in table.columns
+                    )
+                    return replace(after, descriptor=replace(table, columns=columns))
+        return after
 
     def _above(
         self, parent: tuple[int, str, str] | None, own_xids: Collection[int]

@@ -229,7 +229,7 @@ class ChangePage:
     retained_from: datetime | None
     #: how far WAL is decoded
     decoded_lsn: Lsn
-    #: the question is about what is not retained any more, too
+    #: the question is about what is not retained, too: removed, or from before decoding began
     began_earlier: bool
     #: this page ended because its time was over
     timed_out: bool = False

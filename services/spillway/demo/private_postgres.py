@@ -23,6 +23,7 @@ import atexit
 import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -57,6 +58,11 @@ _STOP_SIGNALS: dict[StopMode, signal.Signals] = {
     "fast": signal.SIGINT,
     "immediate": signal.SIGQUIT,
 }
+#: Clients are given ports from 32768 on (Linux), or from 49152 (others).
+_SERVERS_PORTS: Final = range(15_000, 32_000)
+_PORTS_TRIED: Final = 100
+#: by this process
+_GIVEN_PORTS: Final[set[int]] = set()
 _RUNNING: set[PrivatePostgres] = set()
 #: Arguments: the postmaster, and a directory to delete after it, if any.
 _WARDEN = """
@@ -424,11 +430,20 @@ class PrivatePostgres:
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nothing listens on now."""
+    """Return a port of the loopback address that nothing listens on now, another one each time. It
+    is none of those that are given to clients, where there is one: a server that is started again
+    finds it free then.
+    """
+    for port in random.SystemRandom().sample(_SERVERS_PORTS, _PORTS_TRIED):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            if port not in _GIVEN_PORTS:
+                _GIVEN_PORTS.add(port)
+                return port
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+        given: int = listener.getsockname()[1]
+        return given
 
 
 def _quoted(value: Setting) -> str:

@@ -4,7 +4,8 @@ Delta Lake lives in Maven Central, not in PyPI. A session that resolved it by it
 (``spark.jars.packages``) would need the network at every start, so set-up does it once::
 
     python -m spillway.lake.jars --into .cache/jars
-    python -m spillway.lake.jars --into .cache/jars --with s3    # for object storage, 12 MB more
+    python -m spillway.lake.jars --into .cache/jars --with s3    # for lakes on S3, 12 MB more
+    python -m spillway.lake.jars --into .cache/jars --with az    # for lakes in Azure, 1 MB more
 
 and sessions put the files on Spark's class path (:mod:`spillway.lake.session`). Which folder:
 ``SPILLWAY_JARS``, else ``.cache/jars`` below the current directory.
@@ -175,6 +176,20 @@ S3: Final = (
 )
 
 
+#: Hadoop's file system for Azure, and what it needs to load.
+AZURE: Final = (
+    Jar(
+        "org.apache.hadoop",
+        "hadoop-azure",
+        "3.5.0",
+        "220b5db238b82437960e4b81c7e3eefa4eff2a03ad502887497f11d0ad86e663",
+    ),
+)
+
+#: What Spark needs for lakes on object storage, by the schemes of their addresses.
+OF_STORES: Final = {"s3": S3, "az": AZURE}
+
+
 def default_folder() -> Path:
     """Return where jars are kept: ``SPILLWAY_JARS``, else ``.cache/jars`` below the current
     directory.
@@ -210,12 +225,13 @@ def verified(folder: Path, jars: tuple[Jar, ...] = DELTA) -> list[Path]:
     for jar in jars:
         path = folder / jar.file_name
         if not path.is_file():
+            stores = [scheme for scheme, its in OF_STORES.items() if jar in its]
             raise JarsMissing(
                 f"{jar.file_name} is not in {folder}",
                 hint="Run `python -m spillway.lake.jars --into "
-                f"{folder}{' --with s3' if jar in S3 else ''}` once where Maven Central can be "
-                "reached (or set SPILLWAY_JARS to the folder that has it)"
-                + ("." if jar in S3 else ", or use `--format parquet`, which needs no jars."),
+                f"{folder}{''.join(f' --with {each}' for each in stores)}` once where Maven "
+                "Central can be reached (or set SPILLWAY_JARS to the folder that has it)"
+                + ("." if stores else ", or use `--format parquet`, which needs no jars."),
                 jar=jar.coordinate,
             )
         if _sha256(path) != jar.sha256:
@@ -367,14 +383,15 @@ def main(arguments: list[str] | None = None) -> int:
         "--with",
         dest="sets",
         action="append",
-        choices=["s3"],
+        choices=[*OF_STORES],
         default=[],
-        help="s3: what Spark needs for lakes on object storage, too",
+        help="s3, az: what Spark needs for lakes in such a store, too; may be repeated",
     )
     parser.add_argument("--check", action="store_true", help="only verify what is there")
     chosen = parser.parse_args(arguments)
     try:
-        wanted = (*DELTA, *(S3 if "s3" in chosen.sets else ()))
+        sets = dict.fromkeys(chosen.sets)
+        wanted = (*DELTA, *(jar for scheme in sets for jar in OF_STORES[scheme]))
         paths = (
             verified(chosen.into, wanted)
             if chosen.check

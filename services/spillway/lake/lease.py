@@ -69,8 +69,8 @@ def holder(lake: ObjectPath) -> str | None:
 
 
 @contextmanager
-def held(lake: ObjectPath) -> Iterator[None]:
-    """Hold *lake* for this process.
+def held(lake: ObjectPath, hint: str = "Stop it first: one job a lake.") -> Iterator[None]:
+    """Hold *lake* for this process; *hint* is for whoever finds somebody else at work on it.
 
     Raises:
         LakeTableConflict: somebody else has it.
@@ -81,8 +81,7 @@ def held(lake: ObjectPath) -> Iterator[None]:
             taken.acquire()
         except LeaseTaken as by:
             raise LakeTableConflict(
-                f"another job is at work on the lake at {lake}: {by}",
-                hint="Stop it first: one job a lake.",
+                f"another job is at work on the lake at {lake}: {by}", hint=hint
             ) from by
         except LeaseUnreadable as error:
             raise _damaged(error) from error

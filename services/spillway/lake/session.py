@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spillway.errors import SparkMissing
 from spillway.installation import how_to_install
 from spillway.lake import jars
-from spillway.storage.place import ObjectPath, endpoint, region
+from spillway.storage.object_stores import KINDS, azure_account, azure_emulator, s3_region
+from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,23 +103,70 @@ _S3_SETTINGS: Final = {
 }
 
 
-def object_storage_settings() -> dict[str, str]:
+def object_storage_settings(lake: ObjectPath) -> dict[str, str]:
     """Return what tells Spark where objects are; the keys it takes from the environment itself.
 
-    Delta's commits by Spark look whether their version is there and then write it
-    (S3SingleDriverLogStore, its default): right while one process writes, which
-    :mod:`spillway.lake.lease` sees to. Hadoop can make a conditional PUT of such a write, but only
-    for callers that ask for it, which Delta does not. Each lists all of the table's log: Delta's
-    way of listing only its end (``delta.enableFastS3AListFrom``) calls what this Hadoop has not.
+    Delta's commits by Spark look whether their version is there and then write it: right while one
+    process writes, which :mod:`spillway.lake.lease` sees to. On S3 (S3SingleDriverLogStore) Hadoop
+    could make a conditional PUT of such a write, but only for callers that ask for it, which Delta
+    does not; in Azure (AzureLogStore) the commit is a rename, which only accounts with a
+    hierarchical namespace have in one step. Each lists all of the table's log: Delta's way of
+    listing only its end (``delta.enableFastS3AListFrom``) calls what this Hadoop has not.
+
+    Raises:
+        InvalidRequest: the environment does not say where the lake is.
     """
-    settings = {**_S3_SETTINGS, "spark.hadoop.fs.s3a.endpoint.region": region()}
-    at = endpoint()
+    return _azure_settings() if lake.scheme == "az" else _s3_settings()
+
+
+def _s3_settings() -> dict[str, str]:
+    settings = {**_S3_SETTINGS, "spark.hadoop.fs.s3a.endpoint.region": s3_region()}
+    at = KINDS["s3"].endpoint()
     if at is not None:
         settings["spark.hadoop.fs.s3a.endpoint"] = at
         settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
         secure = "false" if at.startswith("http://") else "true"
         settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = secure
     return settings
+
+
+def _azure_settings() -> dict[str, str]:
+    """Hadoop reads no environment for Azure by itself: its settings name the variables, and it
+    looks at them where it needs them.
+    """
+    account, emulator = azure_account(), azure_emulator()
+    # Its other client has no TLS to offer where there is none, and then refuses to begin.
+    settings = {
+        "networking.library": "JDK_HTTP_URL_CONNECTION",
+        "ssl.channel.mode": "Default_JSSE",
+    }
+    if emulator is not None:
+        # It speaks the protocol of blobs alone.
+        settings |= {
+            "abfs.endpoint": emulator,
+            "always.use.https": "false",
+            "account.hns.enabled": "false",
+            "fns.account.service.type": "BLOB",
+            "ingress.service.type": "BLOB",
+        }
+    if os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
+        for service in ("blob", "dfs"):
+            name = f"account.key.{account}.{service}.core.windows.net"
+            settings[name] = "${env.AZURE_STORAGE_ACCOUNT_KEY}"
+    else:
+        tokens = "org.apache.hadoop.fs.azurebfs.oauth2."
+        settings["account.auth.type"] = "OAuth"
+        settings["account.oauth.provider.type"] = f"{tokens}MsiTokenProvider"
+        if client := os.environ.get("AZURE_CLIENT_ID"):
+            settings["account.oauth2.client.id"] = client
+        if os.environ.get("AZURE_CLIENT_SECRET"):
+            tenant = os.environ.get("AZURE_TENANT_ID", "")
+            settings["account.oauth.provider.type"] = f"{tokens}ClientCredsTokenProvider"
+            settings["account.oauth2.client.secret"] = "${env.AZURE_CLIENT_SECRET}"
+            settings["account.oauth2.client.endpoint"] = (
+                f"https://login.microsoftonline.com/{tenant}/oauth2/token"
+            )
+    return {f"spark.hadoop.fs.azure.{name}": value for name, value in settings.items()}
 
 
 def spark_session(
@@ -160,8 +208,8 @@ def spark_session(
         wanted += jars.DELTA
         settings |= _DELTA_SETTINGS
     if isinstance(lake, ObjectPath):
-        wanted += jars.S3
-        settings |= object_storage_settings()
+        wanted += jars.OF_STORES[lake.scheme]
+        settings |= object_storage_settings(lake)
     if wanted:
         paths = jars.verified(jar_folder or jars.default_folder(), wanted)
         settings["spark.jars"] = ",".join(str(path) for path in paths)

@@ -59,14 +59,14 @@ def split_identifiers(text: str) -> tuple[str, ...] | None:
     while True:
         match = _QUOTED.match(text, position)
         if match is not None:
-            names.append(_truncate(match[1].replace('""', '"')))
+            names.append(truncate(match[1].replace('""', '"')))
         else:
             match = (
                 _UNQUOTED.match(text, position) if text[position : position + 1] != '"' else None
             )
             if match is None:
                 return None
-            names.append(_truncate(match[0].translate(_FOLD)))
+            names.append(truncate(match[0].translate(_FOLD)))
         position = _skip_blanks(text, match.end())
         if position == end:
             return tuple(names)
@@ -81,6 +81,7 @@ def _skip_blanks(text: str, position: int) -> int:
     return position
 
 
-def _truncate(name: str) -> str:
+def truncate(name: str) -> str:
+    """Cut a name to the bytes that a ``name`` has, as a cast to it does."""
     data = name.encode(errors="surrogateescape")
     return name if len(data) <= _NAME_BYTES_MAX else data[:_NAME_BYTES_MAX].decode(errors="ignore")

@@ -35,6 +35,8 @@ _SESSION: Final = {
     "transaction_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
+    # Who describes tables goes on behind an error, by a savepoint.
+    "exit_on_error": "off",
 }
 
 

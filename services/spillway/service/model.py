@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spillway.delivery.change_query import (
+    LIMIT_MAX,
     OPERATIONS,
     ChangePage,
     ChangeQuery,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from spillway.pg.lsn import Lsn
 
 __all__ = [
+    "LIMIT_MAX",
     "OPERATIONS",
     "Change",
     "ChangePage",

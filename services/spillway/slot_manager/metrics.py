@@ -23,8 +23,9 @@ from spillway.listener_signs import ListenerSigns
 from spillway.service.interface import EngineInterface
 from spillway.service.model import Obstacle, SlotInfo, SlotStats, SourceInfo
 from spillway.slot_manager.dependencies import Engine, Subscriptions
-from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
+from spillway.subscriber.model import SubscriptionInfo, SubscriptionState, VerificationState
 from spillway.tls import ServerCertificate
+from spillway.watch.findings import SCHEMA_CHANGES
 
 router = APIRouter(include_in_schema=False)
 
@@ -350,6 +351,13 @@ class _Positions(Collector):
             ((where, s.retained_bytes) for where, s in slots),
         )
         yield _family(
+            "spillway_slot_safe_wal_bytes",
+            "How much more may be kept for the slot before it is invalidated; absent without a "
+            "limit.",
+            labels,
+            ((where, s.safe_wal_size) for where, s in slots),
+        )
+        yield _family(
             "spillway_slot_invalidated",
             "1 if the slot's history was given up.",
             labels,
@@ -407,6 +415,51 @@ class _SubscriptionStates(Collector):
                 ((*where, state), float(count))
                 for where, s in found
                 for state, count in sorted(Counter(t.state for t in s.table_states).items())
+            ),
+        )
+        yield _family(
+            "spillway_subscription_waits_at_schema_change",
+            "1 if it has failed at a change of the schema, and waits for somebody.",
+            labels,
+            (
+                (
+                    where,
+                    float(
+                        s.state == SubscriptionState.FAILED
+                        and s.error is not None
+                        and s.error.code in SCHEMA_CHANGES
+                    ),
+                )
+                for where, s in found
+            ),
+        )
+        yield _family(
+            "spillway_subscription_verification",
+            "1 for the state of the last comparison of a lake with its source, 0 for the others; "
+            "absent while there was none.",
+            (*labels, "verification_state"),
+            (
+                ((*where, str(state)), float(s.verification.state == state))
+                for where, s in found
+                if s.verification is not None
+                for state in VerificationState
+            ),
+        )
+        yield _family(
+            "spillway_subscription_resyncs_failed",
+            "Tables of a lake that somebody wanted anew, and whose load failed last.",
+            labels,
+            (
+                (
+                    where,
+                    float(
+                        sum(
+                            t.resync is not None and t.resync.state == "failed"
+                            for t in s.table_states
+                        )
+                    ),
+                )
+                for where, s in found
             ),
         )
         for name, meaning in (

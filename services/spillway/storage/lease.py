@@ -16,7 +16,11 @@ A holder that could not write for that long, less a margin, counts itself as out
 must not see. What remains is a process that stops between asking and the request's arrival for
 longer than the margin; so such a step is a conditional PUT, too, where it can be.
 
-What is protected, and what its users are told, is for rooms above (:mod:`spillway.lake.lease`).
+Who only has to know whether a lease is kept, for as long as it goes on itself, looks at its object
+from time to time and lets a :class:`Watch` tell.
+
+What is protected, and what its users are told, is for rooms above (:mod:`spillway.lake.lease`,
+:mod:`spillway.lake.state.boundaries`).
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ from spillway.errors import LakeError
 from spillway.storage.place import StorageChanged
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from spillway.storage.place import ObjectPath
 
 _LEASE_S: Final = 20.0
@@ -148,6 +154,27 @@ class Lease:
         except FileNotFoundError:
             return None, {}
         return tag, _value_of(self._object, data)
+
+
+class Watch:
+    """Tells leases that are kept from those whose holders are dead, by whether their objects change
+    between looks. For one thread.
+    """
+
+    def __init__(self) -> None:
+        #: the object's tag, and when it was first seen with it
+        self._seen: dict[ObjectPath, tuple[str, float]] = {}
+
+    def kept(self, tags: Mapping[ObjectPath, str]) -> set[ObjectPath]:
+        """Return which of the leases in these objects, by their tags now, somebody may hold; those
+        that are not named are forgotten.
+        """
+        now = _now()
+        self._seen = {
+            where: before if (before := self._seen.get(where, ("", now)))[0] == tag else (tag, now)
+            for where, tag in tags.items()
+        }
+        return {where for where, (_, since) in self._seen.items() if now - since <= _LEASE_S}
 
 
 def holder(where: ObjectPath) -> str | None:

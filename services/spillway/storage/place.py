@@ -1,5 +1,5 @@
-"""A place for files: a directory of this machine, or a prefix of a bucket of S3 or of what speaks
-its protocol (MinIO, Ceph, …).
+"""A place for files: a directory of this machine, or a prefix of a bucket of an object store
+(:mod:`spillway.storage.object_stores`).
 
 The address of a lake, the first that may be in either, is a :data:`LakePath`:
 :class:`pathlib.Path`, or :class:`ObjectPath`, which has as much of a path's interface as lakes use.
@@ -15,26 +15,12 @@ directories               made, and synced                             are not t
                                                                        something begins with
 one process at work       ``flock``                                    a lease by conditional PUT
                                                                        (:mod:`.lease`)
-Spark's address           the path                                     ``s3a://bucket/key``
-                                                                       (:func:`spark_address`)
-delta-rs' address         the path                                     ``s3://bucket/key`` and
+Spark's address           the path                                     :func:`spark_address`
+delta-rs' address         the path                                     ``scheme://bucket/key`` and
                                                                        :func:`storage_options`
-Iceberg's address         the path                                     ``s3://bucket/key``
+Iceberg's address         the path                                     ``scheme://bucket/key``
                                                                        (:func:`stored_path`)
 ========================  ===========================================  =============================
-
-How the store is reached is the environment's to say, under the names that AWS's own tools read, so
-that one setting does for all three clients and none is handed a secret: keys are in no option, no
-configuration of Spark's, no checkpoint::
-
-    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN     unset: the machine's role
-    AWS_REGION or AWS_DEFAULT_REGION                                unset: us-east-1
-    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL                         of another store than AWS;
-                                                                    http:// is allowed if it says so
-
-With an endpoint, buckets are part of the path, not of the host's name. The library is ``obstore``,
-of the same Rust crate as delta-rs' own access; it is imported when an object is first asked for, as
-local lakes do without it.
 """
 
 from __future__ import annotations
@@ -42,44 +28,36 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import lru_cache
 from io import BytesIO, RawIOBase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self, TypeAlias, cast
 
 from spillway.errors import InvalidRequest, LakeError
-from spillway.installation import how_to_install
-from spillway.storage.durable_files import replace_file
+from spillway.storage.durable_files import put_new, replace_file
+from spillway.storage.object_stores import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
     from types import TracebackType
 
-    from obstore.store import S3Store
+    from obstore.store import AzureStore, S3Store
 
-_SCHEMES: Final = ("s3://", "s3a://")
-#: Requests that fail for a passing reason are repeated so long.
-_RETRY_S: Final = 60
-_REQUEST_S: Final = 30
+    from spillway.storage.object_stores import ObjectStoreKind
+
 #: An object that is written piece by piece goes in parts of it, two at a time: five megabytes at
 #: least, ten thousand parts at most.
 _PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 2
 #: What the error of a store says for people, in its XML.
 _STORE_SAYS: Final = re.compile(
-    r"<Code>(?P<code>[^<]*)</Code>(?:.*?<Message>(?P<message>[^<]*)<)?", re.DOTALL
+    r"<Code>(?P<code>[^<]*)</Code>(?:.*?<Message>(?P<message>[^<\n]*))?", re.DOTALL
 )
 #: What obstore says of a request that no answer came to: where it went, how often, and why not.
 _NO_ANSWER: Final = re.compile(
     r"Error performing \w+ (?P<address>\w+://[^/\s]+)\S* in .*? - (?P<why>.*)"
-)
-STORE_HINT: Final = (
-    "Is AWS_ENDPOINT_URL_S3 its address, does the bucket exist, and may the keys "
-    "(AWS_ACCESS_KEY_ID, …) read and write it?"
 )
 
 
@@ -99,12 +77,14 @@ class ObjectPath:
     bucket: str
     #: without slashes at its ends
     key: str
+    #: of its store
+    scheme: str = "s3"
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.key}".rstrip("/")
+        return f"{self.scheme}://{self.bucket}/{self.key}".rstrip("/")
 
     def __truediv__(self, name: str) -> ObjectPath:
-        return ObjectPath(self.bucket, f"{self.key}/{name}".strip("/"))
+        return self._at(f"{self.key}/{name}".strip("/"))
 
     @property
     def name(self) -> str:
@@ -116,7 +96,12 @@ class ObjectPath:
 
     @property
     def parent(self) -> ObjectPath:
-        return ObjectPath(self.bucket, self.key.rpartition("/")[0])
+        return self._at(self.key.rpartition("/")[0])
+
+    @property
+    def store(self) -> ObjectStoreKind:
+        """The kind of store that it is in."""
+        return KINDS[self.scheme]
 
     def absolute(self) -> ObjectPath:
         return self
@@ -168,10 +153,13 @@ class ObjectPath:
 
         with _typed(self):
             found = obstore.list_with_delimiter(self._store, f"{self.key}/")
+        prefixes = {f"{prefix.rstrip('/')}/" for prefix in found["common_prefixes"]}
         for prefix in found["common_prefixes"]:
-            yield ObjectPath(self.bucket, prefix.rstrip("/"))
+            yield self._at(prefix.rstrip("/"))
         for entry in found["objects"]:
-            yield ObjectPath(self.bucket, entry["path"])
+            # Hadoop marks what it takes for a directory in Azure.
+            if f"{entry['path']}/" not in prefixes:
+                yield self._at(entry["path"])
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
         """Yield what of :meth:`iterdir` has a name like *pattern*."""
@@ -184,7 +172,7 @@ class ObjectPath:
         with _typed(self):
             for batch in obstore.list(self._store, f"{self.key}/", offset=f"{self.key}/{name}"):
                 for entry in batch:
-                    yield ObjectPath(self.bucket, entry["path"])
+                    yield self._at(entry["path"])
 
     def objects(self) -> Iterator[tuple[ObjectPath, datetime]]:
         """Yield all objects below, and when each was written by the store's clock."""
@@ -193,7 +181,18 @@ class ObjectPath:
         with _typed(self):
             for batch in obstore.list(self._store, f"{self.key}/"):
                 for entry in batch:
-                    yield ObjectPath(self.bucket, entry["path"]), entry["last_modified"]
+                    yield self._at(entry["path"]), entry["last_modified"]
+
+    def tags(self) -> dict[ObjectPath, str]:
+        """Return all objects below, and their ETags, as of one look where they are few."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        with _typed(self):
+            return {
+                self._at(entry["path"]): str(entry["e_tag"])
+                for batch in obstore.list(self._store, f"{self.key}/")
+                for entry in batch
+            }
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
@@ -269,7 +268,7 @@ class ObjectPath:
             except (AlreadyExistsError, PreconditionError) as error:
                 raise StorageChanged(str(self)) from error
             except (NotFoundError, FileNotFoundError) as error:
-                if "NoSuchBucket" in str(error):
+                if self.store.no_bucket in str(error):
                     raise
                 raise StorageChanged(str(self)) from error
         return str(done["e_tag"])
@@ -280,12 +279,16 @@ class ObjectPath:
 
         if not missing_ok and self.size() is None:
             raise FileNotFoundError(str(self))
-        with _typed(self):
+        # Some stores say that there was none.
+        with suppress(FileNotFoundError), _typed(self):
             obstore.delete(self._store, self.key)
 
     @property
-    def _store(self) -> S3Store:
-        return _store(self.bucket, endpoint(), region())
+    def _store(self) -> S3Store | AzureStore:
+        return self.store.open(self.bucket)
+
+    def _at(self, key: str) -> ObjectPath:
+        return ObjectPath(self.bucket, key, self.scheme)
 
 
 class _Reader(RawIOBase):
@@ -387,7 +390,8 @@ LakePath: TypeAlias = Path | ObjectPath
 
 
 def lake_path(address: str | LakePath) -> LakePath:
-    """Return the path that *address* means: a directory, or ``s3://bucket/prefix``.
+    """Return the path that *address* means: a directory, or ``s3://bucket/prefix``,
+    ``az://container/prefix``.
 
     Raises:
         InvalidRequest: it is an address of something else.
@@ -395,19 +399,19 @@ def lake_path(address: str | LakePath) -> LakePath:
     if isinstance(address, ObjectPath):
         return address
     text = str(address)
-    scheme = next((scheme for scheme in _SCHEMES if text.startswith(scheme)), None)
-    if scheme is not None:
-        bucket, _, key = text.removeprefix(scheme).partition("/")
-        key = key.strip("/")
-        if not bucket or not key or "//" in key:
+    found = _object_path(text)
+    if found is not None:
+        if not found.bucket or not found.key or "//" in found.key:
             raise InvalidRequest(
-                f"{text} is not a prefix of a bucket", hint="Name both: s3://bucket/lake."
+                f"{text} is not a prefix of a bucket",
+                hint=f"Name both: {found.scheme}://bucket/lake.",
             )
-        return ObjectPath(bucket, key)
+        return found
     if ":/" in text:
         raise InvalidRequest(
             f"{text} is neither a directory of this machine nor a prefix of a bucket",
-            hint="Lakes are on local file systems and on S3 or what speaks its protocol: s3://bucket/lake.",
+            hint="Lakes are on local file systems, on S3 or what speaks its protocol: "
+            "s3://bucket/lake, and in Azure's containers: az://container/lake.",
         )
     return Path(address)
 
@@ -416,14 +420,21 @@ def stored_path(location: str) -> LakePath:
     """Return the path of a file or table as its format's metadata have it: a directory's, or an
     object's.
     """
-    for scheme in _SCHEMES:
-        if location.startswith(scheme):
-            bucket, _, key = location.removeprefix(scheme).partition("/")
-            return ObjectPath(bucket, key.strip("/"))
+    found = _object_path(location)
+    if found is not None:
+        return found
     if location.startswith("file:"):
         # Other engines' way to say it.
         location = "/" + location.removeprefix("file:").lstrip("/")
     return Path(location)
+
+
+def _object_path(location: str) -> ObjectPath | None:
+    scheme, separator, rest = location.partition("://")
+    if not separator or scheme not in KINDS:
+        return None
+    bucket, _, key = rest.partition("/")
+    return ObjectPath(bucket, key.strip("/"), KINDS[scheme].scheme)
 
 
 def replace_text(path: LakePath, text: str) -> None:
@@ -434,6 +445,26 @@ def replace_text(path: LakePath, text: str) -> None:
         replace_file(path, text)
 
 
+def put_new_text(path: LakePath, text: str) -> None:
+    """Put *text* at *path* in one step, durably, where nothing is: of several who do, one succeeds.
+    In a bucket nobody else's text may be the same: a request that was repeated is known by it.
+
+    Raises:
+        FileExistsError: there is something else; it stays what it is.
+    """
+    if not isinstance(path, ObjectPath):
+        put_new(path, text)
+        return
+    try:
+        path.replace_if(None, text)
+    except StorageChanged:
+        # What was there may be gone by now, which is no reason to say that nothing was.
+        with suppress(FileNotFoundError):
+            if path.read_text() == text:
+                return
+        raise FileExistsError(str(path)) from None
+
+
 def replace_json(path: LakePath, value: Any) -> None:
     """Put *value* at *path* in one step, as :func:`replace_text` does."""
     replace_text(path, json.dumps(value))
@@ -442,48 +473,13 @@ def replace_json(path: LakePath, value: Any) -> None:
 def spark_address(path: LakePath) -> str:
     """Return what Spark calls *path*."""
     if isinstance(path, ObjectPath):
-        return f"s3a://{path.bucket}/{path.key}"
+        return path.store.spark_address(path.bucket, path.key)
     return str(path.absolute())
 
 
-def endpoint() -> str | None:
-    """Return the store's address, None for AWS's own."""
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-
-
-def region() -> str:
-    """Return the store's region; most that aren't AWS's have none, and signatures want one."""
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-
-
-def storage_options() -> dict[str, str]:
-    """Return delta-rs' options for objects, beside what it takes from the environment by itself."""
-    # A commit is a PUT that only creates: the same for which a lock table was needed once.
-    options = {"aws_region": region(), "aws_conditional_put": "etag"}
-    at = endpoint()
-    if at is not None:
-        options["aws_endpoint"] = at
-        if at.startswith("http://"):
-            options["aws_allow_http"] = "true"
-    return options
-
-
-@lru_cache(maxsize=16)
-def _store(bucket: str, at: str | None, in_region: str) -> S3Store:
-    try:
-        from obstore.store import S3Store  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise LakeError(
-            "obstore is not installed, and the lake is on object storage",
-            hint=how_to_install("spark"),
-        ) from error
-    plain = at is not None and at.startswith("http://")
-    return S3Store(
-        bucket,
-        config={"region": in_region} if at is None else {"region": in_region, "endpoint": at},
-        client_options={"allow_http": plain, "timeout": timedelta(seconds=_REQUEST_S)},
-        retry_config={"retry_timeout": timedelta(seconds=_RETRY_S)},
-    )
+def storage_options(path: LakePath) -> dict[str, str] | None:
+    """Return delta-rs' options for a table, None for one in a directory."""
+    return path.store.storage_options() if isinstance(path, ObjectPath) else None
 
 
 @contextmanager
@@ -497,7 +493,8 @@ def _typed(path: ObjectPath) -> Iterator[None]:
         yield
     except (BaseError, FileNotFoundError) as error:
         text = str(error)
-        if isinstance(error, NotFoundError | FileNotFoundError) and "NoSuchBucket" not in text:
+        is_missing = isinstance(error, NotFoundError | FileNotFoundError)
+        if is_missing and path.store.no_bucket not in text:
             raise FileNotFoundError(str(path)) from error
         first = text.partition("\n")[0]
         if said := _STORE_SAYS.search(text):
@@ -508,5 +505,5 @@ def _typed(path: ObjectPath) -> Iterator[None]:
             told = first
         raise LakeError(
             f"the object store failed at {path}: {told}",
-            hint=STORE_HINT,
+            hint=path.store.hint,
         ) from error

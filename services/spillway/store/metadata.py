@@ -34,6 +34,7 @@ from spillway.store.metrics import MetricTable
 from spillway.store.rows import SourceRow, SubscriptionRow
 from spillway.store.schema import LEASES, REVISION, SOURCES, SUBSCRIPTIONS
 from spillway.store.schema_changes import SchemaChangeTable
+from spillway.store.session_settings import SessionSettingsTable
 from spillway.store.slots import SlotTable
 from spillway.store.users import UserTable
 
@@ -67,6 +68,7 @@ class MetadataStore:
         self.alerts = AlertTable(self._database, self.events)
         self.metrics = MetricTable(self._database)
         self.schema_changes = SchemaChangeTable(self._database)
+        self.session_settings = SessionSettingsTable(self._database)
 
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0010_schema_changes"
+REVISION: Final = "0011_session_settings"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -158,6 +158,15 @@ SLOTS: Final = Table(
     Column("active_token", BigInteger),
     Column("active_pid", BigInteger),
     Column("consumer", JSON(none_as_null=True)),
+)
+
+#: What sessions of sources' databases begin with; see ``store/session_settings.py``.
+SESSION_SETTINGS: Final = Table(
+    "session_settings",
+    METADATA,
+    Column("source", String(63), ForeignKey("sources.name", ondelete="CASCADE"), primary_key=True),
+    Column("database", String(63), primary_key=True),
+    Column("settings", JSON, nullable=False),
 )
 
 #: Who may do something that only one process may do. A row stays when its lease is released, so

@@ -151,6 +151,13 @@ class SubscriptionService(subscriptions_pb2_grpc.SubscriptionServiceServicer):
         return subscription_message(asked)
 
     @errors_as_statuses
+    async def CancelSubscriptionTableResync(
+        self, request: pb.SubscriptionTableRequest, context: Any
+    ) -> pb.Subscription:
+        cancelled = await self._subscriptions.cancel_resync(request.name, request.table)
+        return subscription_message(cancelled)
+
+    @errors_as_statuses
     async def VerifySubscription(
         self, request: pb.VerifySubscriptionRequest, context: Any
     ) -> pb.Subscription:

@@ -105,6 +105,16 @@ class SubscriptionInterface(Protocol):
         """
         ...
 
+    async def cancel_resync(self, name: str, table: str) -> SubscriptionInfo:
+        """Take back that a table is to be loaded anew; it is durable when this returns.
+
+        Raises:
+            InvalidRequest: it has no such table.
+            Conflict: nobody asks for it, or its load has begun.
+            UnsupportedFeature: its kind of target can't.
+        """
+        ...
+
     async def verify(self, name: str, tables: Sequence[str] = ()) -> SubscriptionInfo:
         """Begin to compare *tables*, ``schema.table``, all without any, with the source, as of one
         LSN, while its program goes on; what comes out is its ``verification``.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.declarations.tables import ALL
 from spillway.errors import InvalidRequest, UnsupportedFeature
+from spillway.storage.object_stores import KINDS
 from spillway.subscriber.lake_options import (
     arguments,
     check_options,
@@ -61,10 +62,11 @@ class LakeTarget(TargetKind):
         insist("format", table_format, choice(*_FORMATS))
         path = given.get("path")
         insist("path", path, text)
-        if not str(path).startswith(("/", "s3://", "s3a://")):
+        if not str(path).startswith(("/", *(f"{scheme}://" for scheme in KINDS))):
             raise InvalidRequest(
                 f"the lake's path {path!r} is relative, and to what is not said",
-                hint="Give an absolute path of the service's machine, or s3://bucket/prefix.",
+                hint="Give an absolute path of the service's machine, s3://bucket/prefix or "
+                "az://container/prefix.",
                 field="target.path",
             )
         _check_place(table_format, str(path), in_catalog="iceberg_catalog" in given)
@@ -184,7 +186,13 @@ def _check_place(table_format: str, path: str, *, in_catalog: bool) -> None:
     if table_format == "parquet" and in_bucket:
         raise UnsupportedFeature(
             f"a lake of parquet can't be at {path}: its commits are a directory's",
-            hint='Give format "delta" or "iceberg", or a directory.',
+            hint='Give format "delta", or "iceberg" on S3, or a directory.',
+            field="target.format",
+        )
+    if table_format == "iceberg" and in_bucket and not path.startswith(("s3://", "s3a://")):
+        raise UnsupportedFeature(
+            f"a lake of iceberg can't be at {path}: of object storage, it takes S3",
+            hint='Give format "delta", or a bucket of S3 or of what speaks its protocol.',
             field="target.format",
         )
     if table_format == "iceberg" and in_bucket and not in_catalog:

@@ -66,10 +66,11 @@ class Failure:
 class TableResync:
     """The last wish to load a table of a lake anew."""
 
-    #: waiting, loading, done, failed; what failed is tried again, unless the reason says otherwise
+    #: waiting, loading, done, failed, cancelled; what failed is tried again, unless the reason says
+    #: otherwise
     state: str
     asked_at: datetime
-    #: when it was done, or failed last
+    #: when it was done, taken back, or failed last
     ended_at: datetime | None = None
     #: as of which it was loaded
     lsn: Lsn | None = None

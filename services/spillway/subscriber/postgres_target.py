@@ -196,6 +196,8 @@ def _program(command: str, plan: RunPlan, *more: str) -> Program:
         words.append(f"--skip-to={plan.skip_lsn}")
     if not plan.copies:
         words.append("--no-copy-data")
+    if plan.has_begun:
+        words.append("--has-begun")
     options = {name: value for name, value in plan.target.items() if name != "kind"}
     return Program(tuple(words), {OPTIONS_VARIABLE: json.dumps(options), SOURCE_VARIABLE: plan.dsn})
 

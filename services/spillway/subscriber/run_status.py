@@ -13,7 +13,7 @@ known is still known when either side has died. ::
          "rows", "files", "bytes", "deleted_rows", "bytes_rewritten": n | null,
          "figures_at", "newest_change_at", "waiting_since": time | null,
          "resync": {
-             "state": "waiting" | "loading" | "done" | "failed", "asked_at": time,
+             "state": "waiting" | "loading" | "done" | "failed" | "cancelled", "asked_at": time,
              "ended_at": time | null, "lsn": LSN | null, "reason": text | null} | null}},
      "last_batch": {
          "ended_at": time, "seconds": x, "changes": n, "tables": n,
@@ -26,6 +26,7 @@ Whatever can't be read counts as nothing said: the program may be of another rel
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.pg.lsn import Lsn
+from spillway.storage.durable_files import replace_cache
 from spillway.subscriber.model import Failure, LastBatch, TableResync, TableState
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class RunStatus:
         """
         return any(
             table.state in ("waiting", "copying")
-            and (table.resync is None or table.resync.state == "done")
+            and (table.resync is None or table.resync.state in ("done", "cancelled"))
             for table in self.tables
         )
 
@@ -103,6 +105,24 @@ class RunStatus:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def tell_resync(directory: Path, table: str, resync: TableResync) -> None:
+    """Tell how a wish to load *table* anew is, in place of a program, while there is none. Blocks;
+    what can't be written is not told.
+    """
+    file = directory / FILE
+    told = {
+        "state": resync.state,
+        "asked_at": resync.asked_at.isoformat(),
+        "ended_at": None if resync.ended_at is None else resync.ended_at.isoformat(),
+        "lsn": None if resync.lsn is None else str(resync.lsn),
+        "reason": resync.reason,
+    }
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        value = json.loads(file.read_text())
+        value["tables"][table]["resync"] = told
+        replace_cache(file, json.dumps(value), mode=0o600)
 
 
 def _table(name: str, told: dict[str, Any]) -> TableState:

@@ -381,6 +381,9 @@ class Subscriptions:
     async def resync_table(self, name: str, table: str) -> SubscriptionInfo:
         return await self._of_table(name, table, TableAction.RESYNC)
 
+    async def cancel_resync(self, name: str, table: str) -> SubscriptionInfo:
+        return await self._of_table(name, table, TableAction.CANCEL_RESYNC)
+
     async def verify(self, name: str, tables: Sequence[str] = ()) -> SubscriptionInfo:
         """Begin to compare its target with the source; see the interface."""
         async with self._lock(name):
@@ -426,6 +429,8 @@ class Subscriptions:
                     raise _not_anew(name, kind, table)
                 _check_resync(row, known[table])
                 await self._engine.check_readable(row.source, row.database, [table])
+            elif action is TableAction.CANCEL_RESYNC and program is None:
+                raise _not_anew(name, kind, table)
             elif action is TableAction.PAUSE and known[table].state in ("waiting", "copying"):
                 raise Conflict(
                     f"{table} is still being copied",
@@ -441,7 +446,9 @@ class Subscriptions:
                 )
             await supervisor.run_briefly(self._service, program)
             if action is TableAction.RESYNC:
-                supervisor.resync_asked(table)
+                supervisor.resync_asked(table, known[table].resync)
+            elif action is TableAction.CANCEL_RESYNC:
+                await supervisor.resync_cancelled(table)
             return await self._info(supervisor)
 
     async def drop(self, name: str, *, keep_slot: bool = False) -> list[str]:

@@ -60,7 +60,7 @@ from spillway.subscriber.run_processes import (
     is_locked,
 )
 from spillway.subscriber.run_start import LOCKED
-from spillway.subscriber.run_status import FILE, RunStatus
+from spillway.subscriber.run_status import FILE, RunStatus, tell_resync
 from spillway.subscriber.table_rates import TableRates
 from spillway.subscriber.targets import Program, RunPlan, target_kind
 from spillway.subscriber.verifier import Verifier
@@ -184,20 +184,54 @@ class Supervisor:
         environment = self._environment(service, program)
         await self.verifier.start(program, environment, may_go_on, service.umask)
 
-    def resync_asked(self, table: str) -> None:
-        """Hear that a table is to be loaded anew: that is told until its program tells."""
+    def resync_asked(self, table: str, before: TableResync | None) -> None:
+        """Hear that a table is to be loaded anew: that is told until its program tells.
+
+        Args:
+            table: which.
+            before: what was told of it before it was asked for. A program that tells otherwise
+                knows of the wish, and may have fulfilled it by now.
+        """
+        if before is not None and before.state == "waiting":
+            return
+        self._tell(table, before, TableResync("waiting", datetime.now(UTC)))
+
+    async def resync_cancelled(self, table: str) -> None:
+        """Hear that a table is not to be loaded anew any more, before its program tells so; without
+        a program it is told in the program's place.
+        """
         now = datetime.now(UTC)
+        before = next(each.resync for each in self.status.tables if each.table == table)
+        if before is not None and before.state == "cancelled":
+            return
+        asked_at = now if before is None else before.asked_at
+        cancelled = TableResync("cancelled", asked_at, now)
+        self._tell(table, before, cancelled)
+        if not self.row.enabled:
+            await asyncio.to_thread(tell_resync, self._directory, table, cancelled)
+
+    def _tell(self, table: str, before: TableResync | None, now: TableResync) -> None:
+        """Tell *now* of a table of which *before* is told, until its program tells otherwise."""
+        by_program, meanwhile = self._resyncs.get(table, (before, None))
+        if meanwhile != before:
+            by_program = before
         for each in self.status.tables:
-            if each.table == table and (each.resync is None or each.resync.state != "waiting"):
-                self._resyncs[table] = (each.resync, TableResync("waiting", now))
-        self.status = replace(self.status, tables=tuple(map(self._asked, self.status.tables)))
+            if each.table == table and each.resync == before:
+                self._resyncs[table] = (by_program, now)
+                told = replace(each, resync=now)
+                tables = [told if one is each else one for one in self.status.tables]
+                self.status = replace(self.status, tables=tuple(tables))
 
     def _asked(self, table: TableState) -> TableState:
         """Return a table as its program tells, with what it does not know yet."""
         before, asked = self._resyncs.get(table.table, (None, None))
         if asked is None:
             return table
-        if table.resync not in (before, asked):
+        # A program may tell of a wish that it has just seen, and was taken back behind that.
+        is_behind = table.resync is not None and (table.resync.state, asked.state) == (
+            "waiting", "cancelled",
+        )  # fmt: skip
+        if table.resync not in (before, asked) and not is_behind:
             # It knows by now.
             del self._resyncs[table.table]
             return table
@@ -394,6 +428,7 @@ class Supervisor:
             publications=None if row.publications is None else tuple(row.publications),
             copy_data=row.copy_data and row.phase != "copied",
             copies=row.copy_data,
+            has_begun=row.phase in ("begun", "copied"),
             origin=row.origin,
             streaming=row.streaming,
             two_phase=row.two_phase,

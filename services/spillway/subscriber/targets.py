@@ -45,6 +45,8 @@ class TableAction(StrEnum):
     RESUME = "resume"
     #: load it anew
     RESYNC = "resync"
+    #: not to, after all
+    CANCEL_RESYNC = "cancel-resync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class RunPlan:
     copy_data: bool
     #: what was in the tables before is the subscription's, too
     copies: bool
+    #: it has followed its slot before
+    has_begun: bool
     origin: str
     streaming: str
     two_phase: bool

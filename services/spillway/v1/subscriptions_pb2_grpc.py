@@ -94,6 +94,11 @@ class SubscriptionServiceStub:
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
                 _registered_method=True)
+        self.CancelSubscriptionTableResync = channel.unary_unary(
+                '/spillway.v1.SubscriptionService/CancelSubscriptionTableResync',
+                request_serializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+                _registered_method=True)
         self.VerifySubscription = channel.unary_unary(
                 '/spillway.v1.SubscriptionService/VerifySubscription',
                 request_serializer=spillway_dot_v1_dot_subscriptions__pb2.VerifySubscriptionRequest.SerializeToString,
@@ -200,6 +205,13 @@ class SubscriptionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelSubscriptionTableResync(self, request, context):
+        """That one is to be loaded anew is taken back, unless its load has begun.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def VerifySubscription(self, request, context):
         """Begin to compare a lake with its source, as of one LSN, while the job goes on.
         """
@@ -288,6 +300,11 @@ def add_SubscriptionServiceServicer_to_server(servicer, server):
             ),
             'ResyncSubscriptionTable': grpc.unary_unary_rpc_method_handler(
                     servicer.ResyncSubscriptionTable,
+                    request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
+            ),
+            'CancelSubscriptionTableResync': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelSubscriptionTableResync,
                     request_deserializer=spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
             ),
@@ -634,6 +651,33 @@ class SubscriptionService:
             request,
             target,
             '/spillway.v1.SubscriptionService/ResyncSubscriptionTable',
+            spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
+            spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelSubscriptionTableResync(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SubscriptionService/CancelSubscriptionTableResync',
             spillway_dot_v1_dot_subscriptions__pb2.SubscriptionTableRequest.SerializeToString,
             spillway_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
             options,

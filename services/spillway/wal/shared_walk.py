@@ -25,8 +25,9 @@ others give it AWAY_S: one of them, the *deputy*, looks after that time, and lea
 Who leads and makes a batch for another alone lets that one lead: it will be needed again. While
 more is stored than was walked, whoever comes back from decoding a batch leads at once, so that
 several busy databases are decoded side by side. And who leads through batches that are another's
-alone, which that one is slow to take, makes one each AWAY_S: else it would be left behind, and walk
-all of it a second time, for those who have nothing to do but to pass.
+alone, which that one is slow to take, makes one each AWAY_S, and ever more seldom, up to ten times
+that: else one slow sync of its log would leave it behind, and have it walk all of it a second time,
+for those who have nothing to do but to pass.
 
 Batches are immutable and own what their records point to, so that any number of threads go through
 one at the same time. What a reader does with a batch is its own matter: one that fails, or takes
@@ -106,8 +107,10 @@ _STAND_IN_READERS: Final = 8
 _CALLED_AT_ONCE: Final = 2
 _LOOK_BYTES: Final = 32 << 20
 
-#: Who led is expected back that soon: at most so much later another reader leads.
+#: Who led is expected back that soon: at most so much later another reader leads. Who would be left
+#: behind is waited for twice as long each time, up to so many times AWAY_S.
 _AWAY_S: Final = 0.01
+_AWAY_TIMES: Final = 10
 
 #: What a batch is to a reader: to be passed over; to be looked at before what comes later;
 #: something may come of it at once.
@@ -197,8 +200,9 @@ class _Walk:
         #: used by the leader alone
         self.walker = walker
         self.leader: RecordReader | None = None
-        #: who is expected to lead again, and since when nobody did
+        #: who is expected to lead again, for how long, and since when nobody did
         self.away: RecordReader | None = None
+        self.away_for_s = _AWAY_S
         self.left_at = 0.0
         #: looks whether anybody leads; it waits, or was just woken
         self.deputy: RecordReader | None = None
@@ -266,8 +270,13 @@ class _Walk:
             self.deputy = next(iter(self.waiting))
             self.deputy.woken.notify()
 
-    def resign(self, heir: RecordReader) -> None:
-        """Have nobody lead; *heir* is expected to do so soon."""
+    def resign(self, heir: RecordReader, *, is_overtaken: bool = False) -> None:
+        """Have nobody lead; *heir* is expected to do so soon. One that *is_overtaken* again, before
+        it came back, is waited for longer.
+        """
+        is_again = is_overtaken and heir is self.away
+        longer_s = min(2 * self.away_for_s, _AWAY_TIMES * _AWAY_S)
+        self.away_for_s = longer_s if is_again else _AWAY_S
         self.leader, self.away, self.left_at = None, heir, time.monotonic()
 
     def patience_s(self, reader: RecordReader, now_s: float, left_s: float) -> float | None:
@@ -277,18 +286,19 @@ class _Walk:
         patience_s = max(left_s, 0.0) if self.is_at_end else reader.look_s
         away_s = now_s - self.left_at
         if self.leader is None:
-            is_expected = self.away is not None and self.away is not reader and away_s < _AWAY_S
+            is_expected = self.away is not None and self.away is not reader
+            is_expected &= away_s < self.away_for_s
             # While there is much to walk, who has just decoded a batch is as good as who led.
             if not is_expected or (self.lags and reader.was_given):
                 return None
             if self.deputy is None:
                 self.deputy = reader
             is_to_look = self.deputy is reader or (left_s <= 0 and self.is_at_end)
-            return _AWAY_S - away_s if is_to_look else patience_s
+            return self.away_for_s - away_s if is_to_look else patience_s
         if self.deputy is reader:
-            if away_s < _AWAY_S:
+            if away_s < self.away_for_s:
                 # Who leads comes and goes: to be called each time would cost more.
-                return min(patience_s, _AWAY_S)
+                return min(patience_s, self.away_for_s)
             self.deputy = None
         return patience_s
 
@@ -1021,7 +1031,9 @@ class RecordReader:
             self._step_over(batch)
             shared._trim(walk)  # noqa: SLF001
             if is_passed and (heir := woken or walk.overtaken()) is not None:
-                walk.resign(heir)
+                walk.resign(heir, is_overtaken=woken is None)
+                # What it was given last gives it no claim to lead on from who is left behind.
+                self.was_given &= woken is not None
                 return False
         return True
 

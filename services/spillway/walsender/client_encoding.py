@@ -123,6 +123,16 @@ class ClientEncoding:
             return "ascii"
         return _CLIENT_CODECS.get(self.client) or server_encoding(self.client).codec
 
+    @classmethod
+    def codec_of(cls, client: str | None, server: str) -> str:
+        """Return Python's codec of what a client reads that speaks *client*, which its session may
+        have set whatever is served here; UTF-8 for what is not.
+        """
+        try:
+            return cls.of(client, server).codec
+        except WireError:
+            return "utf-8"
+
     def conversion(self, plugin: str) -> TextConversion | None:
         """Return what converts a stream's messages of *plugin*; None: nothing has to be."""
         if plugin == "pgoutput":

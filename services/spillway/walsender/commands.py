@@ -201,6 +201,11 @@ class Commands:
         return self._database.source
 
     @property
+    def database_name(self) -> str:
+        """The database that is connected to; empty: none."""
+        return self._database.name
+
+    @property
     def may_run_sql(self) -> bool:
         """Whether the user may run SQL."""
         return self._user.run_sql

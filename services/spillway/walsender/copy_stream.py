@@ -27,6 +27,7 @@ Source: WalSndLoop, WalSndWaitForWal, ProcessStandbyReplyMessage, WalSndKeepaliv
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -76,6 +77,8 @@ class ConvertedText(NamedTuple):
     conversion: TextConversion
     #: makes the error of a character that can't be converted
     failure: Callable[[bytes], WireError]
+    #: says where that was, by the message's first byte and its LSN
+    context: Callable[[bytes, Lsn], str | None]
 
 
 class CopyStream:
@@ -220,11 +223,18 @@ class CopyStream:
         if self._text is None:
             payload, lengths, lsns = encoded.payload, encoded.lengths, encoded.lsns
             return copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes), None
-        conversion, failure = self._text
+        conversion, failure, context = self._text
         payload, lengths = conversion.convert(encoded.payload, encoded.lengths)
         lsns = encoded.lsns[: len(lengths) // _LENGTH_BYTES * _LSN_BYTES]
         frames = copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes)
-        return frames, failure(conversion.failure) if conversion.failure else None
+        if not conversion.failure:
+            return frames, None
+        error = failure(conversion.failure)
+        before = len(lengths) // _LENGTH_BYTES
+        begin = sum(struct.unpack_from(f"<{before}I", encoded.lengths))
+        (lsn,) = struct.unpack_from("<Q", encoded.lsns, before * _LSN_BYTES)
+        error.context = context(bytes(encoded.payload[begin : begin + 1]), Lsn(lsn))
+        return frames, error
 
     def _is_worth_telling(self) -> bool:
         """Whether the client does not know that it has all up to here, as WalSndWaitForWal has

@@ -87,7 +87,7 @@ async def find_source(engine: EngineInterface, dbname: str) -> ServedDatabase:
     found = [source for source in sources if source.name == wanted] or sources
     if len(found) != 1:
         raise _unknown(dbname, "There is no such source." if found else "There is no source.")
-    return ServedDatabase(found[0].name, "", found[0].server_version_num, "UTF8")
+    return ServedDatabase(found[0].name, "", found[0].server_version_num, "SQL_ASCII")
 
 
 def _unknown(dbname: str, detail: str) -> WireError:

@@ -3,7 +3,8 @@
 Clients look at these: Debezium matches ``replication slot .* is active``, pg_recvlogical
 ``already exists``. So errors of the engine whose words are Spillway's own are put into PostgreSQL's
 here; what they say beyond that becomes the DETAIL. Hints of the service speak of REST's calls and
-stay behind, but for that of a full disk, which a client's log is often the first to show.
+stay behind, but for those of a full disk, which a client's log is often the first to show, and of a
+source that is down.
 
 Source: src/backend/replication/slot.c, logical.c, walsender.c
 """
@@ -11,13 +12,14 @@ Source: src/backend/replication/slot.c, logical.c, walsender.c
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spillway.errors import (
     InvalidOption,
     InvalidSlotName,
     LsnNotRetained,
     SessionEnded,
+    SessionSettingsUnknown,
     SlotActive,
     SlotInvalidated,
     SpillwayError,
@@ -25,13 +27,18 @@ from spillway.errors import (
     UnknownPlugin,
 )
 
+if TYPE_CHECKING:
+    from spillway.pg.lsn import Lsn
+
 #: Why a slot was invalidated, as PostgreSQL 17 and later say it.
 _INVALIDATION_DETAIL: Final = "This replication slot has been invalidated due to "
 #: What options are refused with that aren't just wrong values, by how the message begins.
 _OPTION_SQLSTATES: Final = {
     "unrecognized pgoutput option": "XX000",
     "client sent proto_version=": "0A000",
+    "invalid publication_names syntax": "42602",
 }
+_NO_BOOLEAN: Final = " requires a Boolean value"
 _MAJOR_OF_INVALIDATION_CAUSE: Final = 18
 
 
@@ -57,6 +64,7 @@ class WireError(Exception):
         *,
         detail: str | None = None,
         hint: str | None = None,
+        context: str | None = None,
         fatal: bool = False,
     ) -> None:
         super().__init__(message)
@@ -64,6 +72,7 @@ class WireError(Exception):
         self.message = message
         self.detail = detail
         self.hint = hint
+        self.context = context
         self.fatal = fatal
 
 
@@ -75,6 +84,22 @@ def protocol_violation(message: str) -> WireError:
 def not_supported(message: str, hint: str | None = None) -> WireError:
     """Say that what is asked for isn't served: 0A000."""
     return WireError("0A000", message, hint=hint)
+
+
+def in_callback(slot: str, plugin: str, callback: str, lsn: Lsn | None = None) -> str:
+    """Say where an output plugin failed, as the CONTEXT of its error does.
+
+    Source: output_plugin_error_callback (src/backend/replication/logical/logical.c)
+    """
+    where = f'slot "{slot}", output plugin "{plugin}", in the {callback} callback'
+    return where if lsn is None else f"{where}, associated LSN {lsn}"
+
+
+def in_startup(error: InvalidOption, slot: str, plugin: str, major: int) -> WireError:
+    """Put into PostgreSQL's words that an output plugin refuses its options."""
+    failure = told(error, major)
+    failure.context = in_callback(slot, plugin, "startup")
+    return failure
 
 
 def told(error: SpillwayError, major: int) -> WireError:
@@ -113,11 +138,12 @@ def told(error: SpillwayError, major: int) -> WireError:
             found = (
                 state for text, state in _OPTION_SQLSTATES.items() if error.message.startswith(text)
             )
-            return WireError(next(found, error.sqlstate), error.message)
+            other = "42601" if _NO_BOOLEAN in error.message else error.sqlstate
+            return WireError(next(found, other), error.message)
         case InvalidSlotName() if error.message.endswith("invalid character"):
             # This hint is PostgreSQL's.
             return WireError(error.sqlstate, error.message, hint=error.hint)
-        case StorageError():
+        case StorageError() | SessionSettingsUnknown():
             # Not the client's doing: whoever reads its log is to know what mends it.
             return WireError(error.sqlstate, error.message, hint=error.hint)
         case _:

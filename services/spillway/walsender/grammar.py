@@ -168,8 +168,11 @@ def is_command(text: bytes, major: int) -> bool:
     return first is not None and _COMMANDS.get(first[1], 99) <= major
 
 
-def parse_command(text: str, major: int) -> Command | None:
-    """Parse *text* as a server of *major* does; None: it is SQL.
+def parse_command(
+    text: str, major: int, on_cut: Callable[[str, str], None] | None = None
+) -> Command | None:
+    """Parse *text* as a server of *major* does; None: it is SQL. *on_cut* is told of names that are
+    too long, and of what is left of them.
 
     Raises:
         WireError: it begins as a command and is none.
@@ -177,7 +180,7 @@ def parse_command(text: str, major: int) -> Command | None:
     first = _FIRST_WORD.match(text)
     if first is None or _COMMANDS.get(first[1], 99) > major:
         return None
-    parser = _Parser(_tokens(text), major)
+    parser = _Parser(_tokens(text, on_cut), major)
     command = _RULES[first[1]](parser)
     parser.end()
     return command
@@ -189,7 +192,13 @@ class _Token(NamedTuple):
     text: str
 
 
-def _tokens(text: str) -> list[_Token]:
+def _tokens(text: str, on_cut: Callable[[str, str], None] | None) -> list[_Token]:
+    def cut(name: str) -> str:
+        left = _cut(name)
+        if left != name and on_cut is not None:
+            on_cut(name, left)
+        return left
+
     found = []
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
@@ -200,9 +209,9 @@ def _tokens(text: str) -> list[_Token]:
             case "word" if value in _KEYWORDS:
                 found.append(_Token("keyword", value))
             case "word":
-                found.append(_Token("name", _cut(value.translate(_FOLD))))
+                found.append(_Token("name", cut(value.translate(_FOLD))))
             case "quoted":
-                found.append(_Token("name", _cut(value.replace('""', '"'))))
+                found.append(_Token("name", cut(value.replace('""', '"'))))
             case "string":
                 found.append(_Token("string", value.replace("''", "'")))
             case "other" if value in "\"'":

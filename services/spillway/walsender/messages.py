@@ -51,6 +51,7 @@ _LENGTHS: Final[Mapping[int, int]] = {TEXT: -1, INT4: 4, INT8: 8}
 
 _HEAD: Final = struct.Struct(">ci")
 _FEEDBACK: Final = struct.Struct(">QQQqB")
+_HOT_STANDBY_FEEDBACK_BYTES: Final = 24
 
 
 class UnexpectedMessage(Exception):
@@ -229,6 +230,8 @@ def parse_feedback(body: bytes) -> Feedback | None:
         write_lsn, flush_lsn, apply_lsn, _, reply_requested = _FEEDBACK.unpack_from(body, 1)
         return Feedback(write_lsn, flush_lsn, apply_lsn, reply_requested != 0)
     if kind == b"h":
+        if len(body) < 1 + _HOT_STANDBY_FEEDBACK_BYTES:
+            raise WireError("08P01", "insufficient data left in message")
         return None
     raise UnexpectedMessage
 
@@ -241,8 +244,8 @@ def message(kind: bytes, body: bytes = b"") -> bytes:
     return kind + (len(body) + 4).to_bytes(4, "big") + body
 
 
-def _string(text: str) -> bytes:
-    return text.encode(errors="replace").replace(b"\0", b"?") + b"\0"
+def _string(text: str, codec: str = "utf-8") -> bytes:
+    return text.encode(codec, errors="replace").replace(b"\0", b"?") + b"\0"
 
 
 def query(text: str) -> bytes:
@@ -291,9 +294,16 @@ def ready_for_query(status: bytes = b"I") -> bytes:
     return message(b"Z", status)
 
 
-def error_response(error: WireError) -> bytes:
-    """Make an ErrorResponse with the fields of PostgreSQL's."""
-    return _response(b"E", "FATAL" if error.fatal else "ERROR", error)
+def error_response(error: WireError, codec: str = "utf-8") -> bytes:
+    """Make an ErrorResponse with the fields of PostgreSQL's, in Python's *codec* of what the client
+    reads.
+    """
+    return _response(b"E", "FATAL" if error.fatal else "ERROR", error, codec)
+
+
+def notice(sqlstate: str, text: str, codec: str = "utf-8") -> bytes:
+    """Make a NoticeResponse of a NOTICE."""
+    return _response(b"N", "NOTICE", WireError(sqlstate, text), codec)
 
 
 def warning(notice: Notice) -> bytes:
@@ -301,13 +311,15 @@ def warning(notice: Notice) -> bytes:
     return _response(b"N", "WARNING", notice)
 
 
-def _response(kind: bytes, severity: str, told: WireError | Notice) -> bytes:
+def _response(kind: bytes, severity: str, told: WireError | Notice, codec: str = "utf-8") -> bytes:
     fields = [(b"S", severity), (b"V", severity), (b"C", told.sqlstate), (b"M", told.message)]
     if told.detail:
         fields.append((b"D", told.detail))
     if told.hint:
         fields.append((b"H", told.hint))
-    return message(kind, b"".join(code + _string(text) for code, text in fields) + b"\0")
+    if isinstance(told, WireError) and told.context:
+        fields.append((b"W", told.context))
+    return message(kind, b"".join(code + _string(text, codec) for code, text in fields) + b"\0")
 
 
 def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
@@ -318,14 +330,14 @@ def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
     return message(b"T", b"".join(parts))
 
 
-def data_row(values: Sequence[str | None]) -> bytes:
-    """Make a row of texts; None is NULL."""
+def data_row(values: Sequence[str | None], codec: str = "utf-8") -> bytes:
+    """Make a row of texts in Python's *codec* of what the client reads; None is NULL."""
     parts = [len(values).to_bytes(2, "big")]
     for value in values:
         if value is None:
             parts.append(b"\xff\xff\xff\xff")
         else:
-            data = value.encode()
+            data = value.encode(codec, errors="replace")
             parts += [len(data).to_bytes(4, "big"), data]
     return message(b"D", b"".join(parts))
 

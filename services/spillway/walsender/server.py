@@ -30,6 +30,7 @@ from spillway.walsender import handshake, messages
 from spillway.walsender.copy_stream import ClientGone
 from spillway.walsender.failures import WireError, told
 from spillway.walsender.handshake import CancelRequest
+from spillway.walsender.printing import Defaults
 from spillway.walsender.session import Session, login_failure
 from spillway.walsender.sql.replication_sql import UpstreamEnded
 from spillway.walsender.sql.upstream import Upstreams
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from spillway.connection_bound import ConnectionBound
     from spillway.listener_signs import ListenerSigns
     from spillway.service.interface import EngineInterface
+    from spillway.store.session_settings import SessionSettingsTable
     from spillway.tls import ServerCertificate
     from spillway.users.registry import Users
     from spillway.walsender.commands import Commands, Setting
@@ -92,6 +94,7 @@ class WalsenderServer:
         self,
         engine: EngineInterface,
         users: Users,
+        session_settings: SessionSettingsTable,
         bound: ConnectionBound,
         rules: ClientRules,
         signs: ListenerSigns,
@@ -108,6 +111,7 @@ class WalsenderServer:
         self._pids = itertools.count(_FIRST_PID)
         self._settings: dict[tuple[str, str], Setting] = {}
         self._upstreams = Upstreams(engine, rules.sql_connections)
+        self._defaults = Defaults(engine, session_settings)
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections on *listener*, which is bound, until cancelled; then end them all."""
@@ -238,6 +242,7 @@ class WalsenderServer:
             self._users,
             self._settings,
             self._upstreams,
+            self._defaults,
             needs_tls=self._rules.certificate is not None,
             timeout_s=self._rules.timeout_s,
             pid=next(self._pids) & 0x7FFFFFFF,

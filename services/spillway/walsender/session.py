@@ -22,12 +22,19 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spillway.caller import POSTGRESQL, calling
-from spillway.errors import MetadataError, SlotActive, SpillwayError, ValueNotRepresentable
+from spillway.errors import (
+    InvalidOption,
+    MetadataError,
+    SlotActive,
+    SpillwayError,
+    ValueNotRepresentable,
+)
 from spillway.pg.boolean import parse_bool
+from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import release_text
 from spillway.receiver.connect_errors import quote_identifier
 from spillway.users.registry import may_use_database, may_use_source
-from spillway.walsender import databases, handshake, messages
+from spillway.walsender import databases, handshake, messages, printing
 from spillway.walsender.client_encoding import ClientEncoding
 from spillway.walsender.commands import FIXED_SETTINGS, Answer, Commands
 from spillway.walsender.copy_stream import (
@@ -37,7 +44,7 @@ from spillway.walsender.copy_stream import (
     CopyStream,
     open_writes_of,
 )
-from spillway.walsender.failures import WireError, protocol_violation, told
+from spillway.walsender.failures import WireError, in_callback, in_startup, protocol_violation, told
 from spillway.walsender.grammar import (
     AlterSlot,
     CreateSlot,
@@ -49,33 +56,48 @@ from spillway.walsender.grammar import (
     syntax_error,
 )
 from spillway.walsender.messages import LongQuery
+from spillway.walsender.printing import Printing
 from spillway.walsender.sql.relay import Relay
-from spillway.walsender.sql.replication_sql import ReplicationSql
+from spillway.walsender.sql.replication_sql import ReplicationSql, UpstreamEnded
 from spillway.walsender.sql.slots import Slots
 from spillway.walsender.sql.statements import may_speak_of_slots
+from spillway.walsender.sql.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
+    from spillway.pg.lsn import Lsn
     from spillway.service.interface import EngineInterface, SlotStream
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
     from spillway.walsender.commands import Setting
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
+    from spillway.walsender.printing import Defaults
     from spillway.walsender.sql.upstream import Upstreams
 
 #: Session settings that change what output plugins print; those of ours take them as options.
-_TEXT_SETTINGS: Final = frozenset(
-    {"timezone", "datestyle", "intervalstyle", "extra_float_digits", "bytea_output", "search_path"}
-)
+_TEXT_SETTINGS: Final = frozenset(map(str.lower, (*printing.NAMES, "search_path")))
+_WANTED_SETTINGS: Final = _TEXT_SETTINGS | {
+    "wal_sender_timeout", "client_encoding", "client_min_messages",
+}  # fmt: skip
 #: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
 _SEARCH_PATH_STATEMENT: Final = b"SELECT pg_catalog.set_config('search_path', '', false)"
 #: Values of client_min_messages that leave warnings out.
+#: Which callback of pgoutput writes a message, by its first byte, where it has text that a client's
+#: encoding may lack.
+_CALLBACKS: Final = {
+    **dict.fromkeys((b"R", b"Y", b"I", b"U", b"D"), "change"),
+    b"M": "message",
+}
+_OWN_XID: Final = "SELECT pg_catalog.pg_current_xact_id_if_assigned()"
 _SILENT: Final = frozenset({"error", "fatal", "panic"})
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NAME_BYTES_MAX: Final = 63
+#: Before it, bytes that aren't ASCII's were shown as question marks.
+_MAJOR_OF_ESCAPED_NAMES: Final = 16
 _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
 _MAJOR_OF_SEARCH_PATH: Final = 18
 #: What belongs to the extended protocol: refused, and then passed over until Sync.
@@ -103,6 +125,7 @@ class Session:
         users: who may come in.
         settings: see :class:`~spillway.walsender.commands.Commands`.
         upstreams: connects to sources.
+        defaults: what sources' sessions print by.
         needs_tls: refuse it if it came without.
         timeout_s: wal_sender_timeout, unless the client sets its own.
         cancel_key: the number and the secret that it may be cancelled with, of the length for the
@@ -117,6 +140,7 @@ class Session:
         users: Users,
         settings: dict[tuple[str, str], Setting],
         upstreams: Upstreams,
+        defaults: Defaults,
         *,
         needs_tls: bool,
         timeout_s: float,
@@ -129,6 +153,11 @@ class Session:
         self._users = users
         self._settings = settings
         self._upstreams = upstreams
+        self._all_defaults = defaults
+        #: those of the database that the client has connected to; None: nobody knows
+        self._defaults: Mapping[str, str] | None = None
+        #: that database, of a client that may stream
+        self._streams_of: ServedDatabase | None = None
         self._needs_tls = needs_tls
         self._timeout_s = timeout_s
         self.pid = pid
@@ -231,14 +260,24 @@ class Session:
         if self._kind != "sql":
             given = self._session_settings.get("client_encoding")
             self._encoding = ClientEncoding.of(given, database.encoding)
+            if self._kind == "logical":
+                self._streams_of = database
+                self._defaults = await self._all_defaults.of(database)
             statuses = self._statuses(database)
+            is_judged = (
+                self._kind == "logical"
+                and commands.may_run_sql
+                and not _is_known(startup.parameters)
+            )
             self._sql = ReplicationSql(
                 self._connection,
                 lambda settings: self._upstreams.open(database, {**self._given(), **settings}),
-                statuses,
+                {} if is_judged else statuses,
             )
             commands.sql = self._sql
             reported = [messages.parameter_status(*pair) for pair in statuses.items()]
+            if is_judged and await self._begin_sql():
+                reported = []
         else:
             reported = await self._open_relay(commands, database)
         await self._connection.send(
@@ -251,6 +290,21 @@ class Session:
     def _given(self) -> dict[str, str]:
         """Return the client's parameters for a session of its own."""
         return {name: value for name, value in self._parameters.items() if name not in _OURS}
+
+    async def _begin_sql(self) -> bool:
+        """Have the source judge what the client sets, and report it; False: it can't be reached.
+
+        Raises:
+            WireError: the source does not take it.
+        """
+        try:
+            await self._session_sql.open()
+        except WireError as error:
+            if error.sqlstate == UNREACHABLE:
+                return False
+            error.fatal = True
+            raise
+        return True
 
     async def _open_relay(self, commands: Commands, database: ServedDatabase) -> list[bytes]:
         """Connect to the source; return what it reports of its parameters."""
@@ -274,7 +328,10 @@ class Session:
         asked = parse_bool(wanted)
         if asked is None:
             raise WireError(
-                "22023", f'invalid value for parameter "replication": "{wanted}"', fatal=True
+                "22023",
+                f'invalid value for parameter "replication": "{wanted}"',
+                hint='Valid values are: "false", 0, "true", 1, "database".',
+                fatal=True,
             )
         return "physical" if asked else "sql"
 
@@ -302,21 +359,25 @@ class Session:
 
     def _statuses(self, database: ServedDatabase) -> dict[str, str]:
         """Give what a server of the source's major reports."""
-        given = self._parameters
+        given, set_to = self._parameters, self._session_settings
+        defaults = self._defaults or {}
+        date_style = defaults.get("DateStyle", "ISO, MDY")
+        if "datestyle" in set_to:
+            date_style = printing.with_order_of(set_to["datestyle"], date_style)
         statuses = {
-            "application_name": given.get("application_name", ""),
+            "application_name": _clean_ascii(given.get("application_name", ""), database.major),
             "client_encoding": self._encoding.client,
-            "DateStyle": "ISO, MDY",
+            "DateStyle": date_style,
             "default_transaction_read_only": "off",
             "in_hot_standby": "off",
             "integer_datetimes": "on",
-            "IntervalStyle": "postgres",
+            "IntervalStyle": set_to.get("intervalstyle", defaults.get("IntervalStyle", "postgres")),
             "is_superuser": "off",
             "server_encoding": database.encoding,
             "server_version": release_text(database.server_version_num),
             "session_authorization": given["user"],
             "standard_conforming_strings": "on",
-            "TimeZone": given.get("TimeZone", "GMT"),
+            "TimeZone": set_to.get("timezone", defaults.get("TimeZone", "GMT")),
         }
         if database.major >= _MAJOR_OF_SCRAM_ITERATIONS:
             statuses["scram_iterations"] = "4096"
@@ -368,7 +429,7 @@ class Session:
                     await self._command_of(commands, self._run(commands, body))
 
     async def _refuse(self, text: str) -> None:
-        await self._connection.send(messages.error_response(WireError("08P01", text)))
+        await self._connection.send(messages.error_response(WireError("08P01", text), self._codec))
         await self._session_sql.fail_block()
 
     async def _ready(self) -> None:
@@ -412,15 +473,22 @@ class Session:
         slots.
         """
         await commands.drop_temporary()
-        await self._connection.send(messages.error_response(error))
+        await self._connection.send(messages.error_response(error, self._codec))
         await self._session_sql.fail_block()
 
     async def _run(self, commands: Commands, body: bytes) -> None:
         if not is_command(body, commands.major):
             await self._run_plain(commands, body)
             return
-        command = parse_command(self._text(body), commands.major)
+        cut: list[tuple[str, str]] = []
+        command = parse_command(self._text(body), commands.major, lambda *names: cut.append(names))
         assert command is not None
+        if cut and self._client_min_messages not in _SILENT | {"warning"}:
+            # As the server's scanner says, before anything is done (truncate_identifier).
+            text = 'identifier "{}" will be truncated to "{}"'
+            await self._connection.send(
+                *(messages.notice("42622", text.format(*names), self._codec) for names in cut)
+            )
         status = self._session_sql.status
         if status == b"E":
             raise WireError(
@@ -435,6 +503,15 @@ class Session:
             return
         if isinstance(command, Show) and await self._show(commands, command):
             return
+        if isinstance(command, CreateSlot) and command.snapshot != "use" and status == b"T":
+            # A slot's snapshot has no place for what this transaction has written.
+            ((xid,),) = await self._session_sql.ask(_OWN_XID)
+            if xid is not None:
+                raise WireError(
+                    "25001",
+                    "cannot create logical replication slot in transaction that has performed "
+                    "writes",
+                )
         work = commands.run(command)
         # PostgreSQL looks after the client while it waits for a consistent point.
         waits = isinstance(command, CreateSlot | DropSlot | AlterSlot)
@@ -467,12 +544,18 @@ class Session:
         name = self._session_sql.parameter("client_encoding")
         return self._encoding if name is None else ClientEncoding.of(name, self._encoding.server)
 
+    @property
+    def _codec(self) -> str:
+        name = self._session_sql.parameter("client_encoding")
+        client = self._encoding.client if name is None else name
+        return ClientEncoding.codec_of(client, self._encoding.server)
+
     async def _answer(self, answer: Answer, tag: str) -> None:
         parts = []
         if answer.columns:
             parts.append(messages.row_description(answer.columns))
         if answer.row is not None:
-            parts.append(messages.data_row(answer.row))
+            parts.append(messages.data_row(answer.row, self._codec))
         await self._connection.send(*parts, messages.command_complete(tag))
 
     async def _show(self, commands: Commands, command: Show) -> bool:
@@ -528,30 +611,40 @@ class Session:
         slot = await commands.slot_to_read(command.slot_name, command.start_lsn)
         options = _options(command)
         built_in = {plugin.name for plugin in await self._engine.list_plugins() if plugin.built_in}
-        printing = {
-            name: value
-            for name, value in self._session_settings.items()
-            if name in _TEXT_SETTINGS and slot.plugin in built_in
-        }
+        prints_by = (
+            (await self._printing()).options({**slot.options, **options})
+            if slot.plugin in built_in
+            else {}
+        )
         encoding = self._client_encoding()
         # The first one of an encoding makes its map.
         conversion = await asyncio.to_thread(encoding.conversion, slot.plugin)
-        told = encoding.plugin_options(slot.plugin, {**slot.options, **options})
+        encoded = encoding.plugin_options(slot.plugin, {**slot.options, **options})
+
+        def where(kind: bytes, lsn: Lsn) -> str | None:
+            # Of streamed transactions, others fail.
+            if "streaming" in options or kind not in _CALLBACKS:
+                return None
+            return in_callback(slot.slot_name, slot.plugin, _CALLBACKS[kind], lsn)
+
         # Once its client has ended a stream by CopyDone, a walsender ends the next one as soon as
         # it has begun, without a CopyDone of its own (WalSndLoop).
         is_over = self._has_streamed
         with self._calling():
             async with contextlib.AsyncExitStack() as held:
-                stream = await _opened(
-                    held,
-                    lambda: self._engine.stream(
-                        command.slot_name,
-                        start_lsn=command.start_lsn or None,
-                        options={**printing, **options, **told},
-                        batch_bytes=BATCH_BYTES,
-                        keep_temporary=True,
-                    ),
-                )
+                try:
+                    stream = await _opened(
+                        held,
+                        lambda: self._engine.stream(
+                            command.slot_name,
+                            start_lsn=command.start_lsn or None,
+                            options={**prints_by, **options, **encoded},
+                            batch_bytes=BATCH_BYTES,
+                            keep_temporary=True,
+                        ),
+                    )
+                except InvalidOption as error:
+                    raise in_startup(error, slot.slot_name, slot.plugin, commands.major) from None
                 await self._connection.send(messages.copy_both_response())
                 if not is_over:
                     self._is_streaming = True
@@ -563,9 +656,8 @@ class Session:
                             self._wal_sender_timeout_s(),
                             None
                             if conversion is None
-                            else ConvertedText(conversion, encoding.failure),
-                            warns=self._session_settings.get("client_min_messages", "").lower()
-                            not in _SILENT,
+                            else ConvertedText(conversion, encoding.failure, where),
+                            warns=self._client_min_messages not in _SILENT,
                             heard=commands.keep,
                         )
                         with self.doing("streaming"):
@@ -583,6 +675,35 @@ class Session:
             messages.command_complete("COPY 0"),
             messages.command_complete(command.tag),
         )
+
+    async def _printing(self) -> Printing:
+        """Return what the client's session prints by, on the source or, if it has none there, as it
+        would begin.
+        """
+        sql = self._session_sql
+        if sql.is_open:
+            # While the source is down, or hangs, a slot is read all the same.
+            try:
+                async with asyncio.timeout(printing.WAIT_S):
+                    return printing.of_session(await sql.ask(printing.QUESTION))
+            except TimeoutError:
+                await sql.close()
+            except (UpstreamEnded, WireError):
+                pass
+        given = {
+            name: value for name, value in self._session_settings.items() if name in _TEXT_SETTINGS
+        }
+        if self._defaults is None and self._streams_of is not None:
+            # The source may be back since the client came in.
+            self._defaults = await self._all_defaults.of(self._streams_of)
+        if "datestyle" in given and self._defaults is not None:
+            default = self._defaults.get("DateStyle", "ISO, MDY")
+            given["datestyle"] = printing.with_order_of(given["datestyle"], default)
+        return Printing(given, self._defaults)
+
+    @property
+    def _client_min_messages(self) -> str:
+        return self._session_settings.get("client_min_messages", "notice").lower()
 
     def _calling(self) -> AbstractContextManager[None]:
         """Work for the client, by the name that it has now: it may have set another one since."""
@@ -629,22 +750,48 @@ async def _opened(
         await asyncio.sleep(_LEAVING_POLL_S)
 
 
-def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return what a startup packet sets: parameters by their own names, and those in
-    ``options``.
+def _clean_ascii(name: str, major: int) -> str:
+    """Return an application_name as a server keeps it (GUC_IS_NAME, pg_clean_ascii)."""
+    cut = name.encode(errors="surrogateescape")[:_NAME_BYTES_MAX]
+    other = "?" if major < _MAJOR_OF_ESCAPED_NAMES else "\\x{:02x}"
+    return "".join(chr(byte) if 32 <= byte < 127 else other.format(byte) for byte in cut)
+
+
+def _set_by(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return what a startup packet sets, names in lower case: parameters by their own names, and
+    those in ``options``; by an empty name what is no setting there.
     """
     given = {}
     words: list[str] = []
     with contextlib.suppress(ValueError):
         words = shlex.split(parameters.get("options", ""))
-    for word, following in zip(words, [*words[1:], ""], strict=False):
-        setting = following if word == "-c" else word.removeprefix("--").removeprefix("-c")
+    left = iter(words)
+    for word in left:
+        setting = next(left, "") if word == "-c" else word.removeprefix("--").removeprefix("-c")
         name, equals, value = setting.partition("=")
-        if equals:
-            given[name.replace("-", "_").lower()] = value
-    given |= {name.lower(): value for name, value in parameters.items()}
-    wanted = _TEXT_SETTINGS | {"wal_sender_timeout", "client_encoding", "client_min_messages"}
-    return {name: value for name, value in given.items() if name in wanted}
+        given[name.replace("-", "_").lower() if equals else ""] = value
+    return given | {name.lower(): value for name, value in parameters.items() if name != "options"}
+
+
+def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return those settings of a startup packet that matter here."""
+    return {name: value for name, value in _set_by(parameters).items() if name in _WANTED_SETTINGS}
+
+
+def _is_known(parameters: Mapping[str, str]) -> bool:
+    """Whether a startup packet sets nothing but what is known here, to values that it can have."""
+    given = _set_by(parameters)
+    if not given.keys() <= _WANTED_SETTINGS | _OURS | {"application_name"}:
+        return False
+    if not _DURATION.fullmatch(given.get("wal_sender_timeout", "0")):
+        return False
+    try:
+        TextSettings.from_options(
+            {name: value for name, value in given.items() if name in _TEXT_SETTINGS}, 0
+        )
+    except InvalidOption:
+        return False
+    return True
 
 
 def _options(command: StartLogical) -> dict[str, str]:

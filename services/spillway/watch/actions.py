@@ -70,6 +70,9 @@ SUBSCRIPTION_ACTIONS: Final[Mapping[str, Action]] = {
     "resync_table": Action(
         "{table} of subscription {name} was asked to be loaded anew", "subscription"
     ),
+    "cancel_resync": Action(
+        "{table} of subscription {name} is not to be loaded anew any more", "subscription"
+    ),
     "verify": Action(
         "The target of subscription {name} was asked to be compared with its source",
         "subscription",

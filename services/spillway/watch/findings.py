@@ -8,21 +8,26 @@ same ones: a rule there may set other :class:`Limits`, and what a finding is sta
 
 A finding has a *code*, which says what kind of thing is wrong, and a *subject*, which it is wrong
 with: two looks that find the same code of the same subject found the same thing.
+
+Of a slot, and of a subscription's program, the worst is told: one thing to mend, not three. What is
+not told for that reason is *superseded*. It holds all the same, so nobody may take its absence for
+its end: :func:`everything` finds all that holds, :func:`told` says what of it is told to somebody
+who asks for a part.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.amounts import duration, moment, since, size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spillway.service.model import Obstacle
-    from spillway.subscriber.model import SubscriptionInfo
+    from spillway.subscriber.model import SubscriptionInfo, TableState, Verification
     from spillway.watch.views import SlotView, SourceView
 
 #: Every code that a finding may have, and what it means.
@@ -43,6 +48,9 @@ CODES: Final[Mapping[str, str]] = {
     "schema_change_paused": "a subscription or a table of it waits at a change of the schema",
     "subscription_stale": "a subscription's target is behind, or its program says nothing",
     "table_quarantined": "a table of a subscription was set aside",
+    "lake_differs": "a comparison found that a lake differs from its source",
+    "comparison_failed": "a comparison of a lake with its source came to no result",
+    "resync_failed": "a table of a lake that somebody wanted anew could not be loaded",
     "conflicts": "a subscription met conflicts a short while ago",
     "slot_invalidated": "a slot's history was given up",
     "slot_near_limit": "a slot is about to be invalidated",
@@ -53,10 +61,16 @@ CODES: Final[Mapping[str, str]] = {
 SCHEMA_CHANGES: Final = frozenset(
     {"target_schema_change", "lake_schema_change", "lake_schema_conflict"}
 )
+#: What may be wrong with a subscription's program.
+_OF_PROGRAMS: Final = frozenset(
+    {"subscription_failed", "schema_change_paused", "subscription_stale"}
+)
 _BEHIND_BYTES: Final = 256 << 20
 _PINNED_BYTES: Final = 1 << 30
 #: a program that runs tells of itself every few seconds
 _SILENT_S: Final = 120.0
+#: tables that a finding names
+_TABLES_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,8 @@ class Finding:
     source: str = ""
     #: since when it is so; None: not known
     since: datetime | None = None
+    #: of a subscription's lag: the slot whose lag it is
+    lagging_slot: str = ""
 
     @property
     def slot(self) -> str | None:
@@ -117,7 +133,16 @@ class Finding:
         return self.link.removeprefix(pages) if self.link.startswith(pages) else None
 
 
-def findings_of(
+class Told(NamedTuple):
+    """What is told to somebody, and what holds and is not."""
+
+    #: the worst first
+    findings: list[Finding]
+    #: (code, subject) of what another one takes the place of
+    superseded: frozenset[tuple[str, str]]
+
+
+def everything(
     sources: Sequence[SourceView],
     slots: Sequence[SlotView],
     subscriptions: Sequence[SubscriptionInfo],
@@ -125,10 +150,9 @@ def findings_of(
     warnings: Sequence[Obstacle] = (),
     *,
     limits: Limits | None = None,
-    codes: Collection[str] | None = None,
     conflicts_at: Mapping[str, datetime] | None = None,
 ) -> list[Finding]:
-    """Find what is wrong, worst first.
+    """Find all that holds, of one thing the worst first.
 
     Args:
         sources: all of them.
@@ -137,8 +161,6 @@ def findings_of(
         obstacles: what keeps the service from its work.
         warnings: what soon will.
         limits: from where on amounts are findings; :data:`DEFAULT_LIMITS` unless given.
-        codes: what is asked for; all unless given. Of a slot only the worst of them is told, and a
-            finding takes the place only of those that are not asked for without it.
         conflicts_at: when subscriptions were last seen to have met a conflict.
     """
     limits = limits or DEFAULT_LIMITS
@@ -148,18 +170,43 @@ def findings_of(
     met = conflicts_at or {}
     for one in subscriptions:
         found += _of_subscription(one, limits, met.get(one.name))
-    filled: set[str] = set()
-    if codes is None or "subscription_stale" in codes:
-        filled = {one.slot for one in subscriptions if _is_stale(one, limits)}
     for slot in slots:
-        # A slot that lags since its subscription does is one thing to mend, not two.
-        found += [
-            finding
-            for finding in _of_slot(slot, limits, codes)
-            if finding.code != "slot_lagging" or slot.info.slot_name not in filled
-        ]
-    asked = [one for one in found if codes is None or one.code in codes]
-    return sorted(asked, key=lambda finding: finding.severity != "bad")
+        found += _of_slot(slot, limits)
+    return found
+
+
+def told(found: Iterable[Finding], asks: Callable[[Finding], bool] = lambda _: True) -> Told:
+    """Say what of *found*, which is :func:`everything`, is told to somebody who asks for a part of
+    it: a finding takes the place only of those that are asked for, too.
+    """
+    shown: list[Finding] = []
+    superseded: set[tuple[str, str]] = set()
+    taken: set[tuple[str, str]] = set()
+    # A slot that lags since its subscription does is one thing to mend, not two.
+    lagging: set[str] = set()
+    for finding in found:
+        if not asks(finding):
+            continue
+        place = _place(finding)
+        if place in taken or (finding.code == "slot_lagging" and finding.subject in lagging):
+            superseded.add((finding.code, finding.subject))
+            continue
+        if place is not None:
+            taken.add(place)
+        if finding.lagging_slot:
+            lagging.add(finding.lagging_slot)
+        shown.append(finding)
+    worst_first = sorted(shown, key=lambda finding: finding.severity != "bad")
+    return Told(worst_first, frozenset(superseded))
+
+
+def _place(finding: Finding) -> tuple[str, str] | None:
+    """Return what a finding is the worst of; None: it stands for itself."""
+    if finding.code.startswith("slot_"):
+        return "slot", finding.subject
+    if finding.code in _OF_PROGRAMS:
+        return "subscription", finding.subject
+    return None
 
 
 def _of_service(obstacle: Obstacle, severity: str) -> Iterator[Finding]:
@@ -284,7 +331,7 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
 def _is_stale(subscription: SubscriptionInfo, limits: Limits) -> bool:
     return (
         subscription.enabled
-        and subscription.state in ("streaming", "copying")
+        and subscription.state != "paused"
         and (subscription.lag_seconds or 0.0) > limits.stale_s
     )
 
@@ -312,7 +359,7 @@ def _of_subscription(
             subject=name,
             source=subscription.source,
         )
-    elif _is_stale(subscription, limits):
+    if _is_stale(subscription, limits):
         yield Finding(
             "warn",
             f"Subscription {name} is {duration(subscription.lag_seconds)} behind",
@@ -323,6 +370,7 @@ def _of_subscription(
             code="subscription_stale",
             subject=name,
             source=subscription.source,
+            lagging_slot=subscription.slot,
         )
     elif subscription.state == "streaming" and _silent_s(subscription) > _SILENT_S:
         yield Finding(
@@ -348,19 +396,84 @@ def _of_subscription(
             subject=name,
             source=subscription.source,
         )
+    if subscription.verification is not None:
+        yield from _of_verification(subscription, subscription.verification, link)
     for table in subscription.table_states:
-        if table.state == "quarantined":
-            yield Finding(
-                "warn",
-                f"{table.table} of subscription {name} is in quarantine",
-                table.reason or "It was set aside.",
-                "Its changes are kept aside while the other tables go on. When what is said is "
-                "mended, `spillway lake resume` or a load brings it back.",
-                link,
-                code="table_quarantined",
-                subject=f"{name}/{table.table}",
-                source=subscription.source,
-            )
+        yield from _of_table(subscription, table, link)
+
+
+def _of_verification(
+    subscription: SubscriptionInfo, found: Verification, link: str
+) -> Iterator[Finding]:
+    """Give what is wrong with the last comparison; while another one runs that is not known."""
+    name = subscription.name
+    if found.state == "different":
+        differing = found.differing
+        some = ", ".join(
+            f"{table.table} ({'at least ' if table.more else ''}{table.differences} "
+            f"{'key' if table.differences == 1 else 'keys'})"
+            for table in differing[:_TABLES_NAMED]
+        )
+        more = len(differing) - _TABLES_NAMED
+        # Of one table the remedy has the name.
+        table = differing[0].table if len(differing) == 1 else "TABLE"
+        yield Finding(
+            "bad",
+            f"The lake of subscription {name} differs from its source",
+            f"As of {found.lsn}: {some}" + (f" and {more} more tables." if more > 0 else "."),
+            f"POST /v1/subscriptions/{name}/tables/{table}/resync loads a table that differs anew; "
+            f"when that is done, POST /v1/subscriptions/{name}/verify compares again.",
+            link,
+            code="lake_differs",
+            subject=name,
+            source=subscription.source,
+            since=found.ended_at,
+        )
+    elif found.state == "failed":
+        error = found.error
+        yield Finding(
+            "warn",
+            f"The lake of subscription {name} could not be compared with its source",
+            error.message if error else "Its program ended.",
+            f"{error.hint if error else ''} POST /v1/subscriptions/{name}/verify compares "
+            "again.".lstrip(),
+            link,
+            code="comparison_failed",
+            subject=name,
+            source=subscription.source,
+            since=found.ended_at,
+        )
+
+
+def _of_table(subscription: SubscriptionInfo, table: TableState, link: str) -> Iterator[Finding]:
+    name = subscription.name
+    if table.state == "quarantined":
+        yield Finding(
+            "warn",
+            f"{table.table} of subscription {name} is in quarantine",
+            table.reason or "It was set aside.",
+            "Its changes are kept aside while the other tables go on. When what is said is "
+            "mended, `spillway lake resume` or a load brings it back.",
+            link,
+            code="table_quarantined",
+            subject=f"{name}/{table.table}",
+            source=subscription.source,
+        )
+    if table.resync is not None and table.resync.state == "failed":
+        yield Finding(
+            "warn",
+            f"{table.table} of subscription {name} could not be loaded anew",
+            table.resync.reason or "The load failed.",
+            "When what is said is mended, "
+            f"POST /v1/subscriptions/{name}/tables/{table.table}/resync asks for it again at once; "
+            f"POST /v1/subscriptions/{name}/tables/{table.table}/cancel-resync takes it back, "
+            "unless its load has begun.",
+            link,
+            code="resync_failed",
+            subject=f"{name}/{table.table}",
+            source=subscription.source,
+            since=table.resync.ended_at,
+        )
 
 
 def _silent_s(subscription: SubscriptionInfo) -> float:
@@ -370,13 +483,8 @@ def _silent_s(subscription: SubscriptionInfo) -> float:
     return (datetime.now(UTC) - told).total_seconds()
 
 
-def _of_slot(
-    slot: SlotView, limits: Limits, codes: Collection[str] | None = None
-) -> Iterator[Finding]:
-    """Give the worst that is wrong with a slot, of *codes*: one thing to mend, not three."""
+def _of_slot(slot: SlotView, limits: Limits) -> Iterator[Finding]:
     for severity, code, title, detail, remedy in _wrong_with_slot(slot, limits):
-        if codes is not None and code not in codes:
-            continue
         yield Finding(
             severity,
             title,
@@ -387,7 +495,6 @@ def _of_slot(
             subject=slot.info.slot_name,
             source=slot.info.source,
         )
-        return
 
 
 def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str, str, str, str]]:
@@ -489,9 +596,23 @@ def unknown_subjects(
         if slot.info.retained_bytes is None:
             unknown |= {("slot_near_limit", name), ("slot_unread", name)}
     for one in subscriptions:
-        if one.lag_seconds is None:
-            unknown.add(("subscription_stale", one.name))
-        if one.state == "initializing":
-            # It was started again: whether that helps is not known.
-            unknown |= {("subscription_failed", one.name), ("schema_change_paused", one.name)}
+        unknown.update(_unknown_of(one))
     return frozenset(unknown)
+
+
+def _unknown_of(one: SubscriptionInfo) -> Iterator[tuple[str, str]]:
+    if one.lag_seconds is None:
+        yield "subscription_stale", one.name
+    found = one.verification
+    if found is not None and found.state in ("running", "failed"):
+        # What the one before found is found no more, and may be so all the same.
+        yield "lake_differs", one.name
+    if found is not None and found.state == "running":
+        yield "comparison_failed", one.name
+    for table in one.table_states:
+        if table.resync is not None and table.resync.state in ("waiting", "loading"):
+            yield "resync_failed", f"{one.name}/{table.table}"
+    if one.state == "initializing":
+        # It was started again: whether that helps is not known.
+        yield "subscription_failed", one.name
+        yield "schema_change_paused", one.name

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import SpillwayError, UnknownSlot
 from spillway.subscriber.stats import stats_of
-from spillway.watch.findings import Finding, Limits, findings_of, unknown_subjects
+from spillway.watch.findings import Finding, Limits, everything, told, unknown_subjects
 from spillway.watch.history import TICK_S, Track
 from spillway.watch.views import SlotView, SourceView
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from spillway.service.interface import EngineInterface
     from spillway.service.model import Obstacle, PrimaryCost, SlotInfo, SourceInfo
@@ -67,18 +67,15 @@ class View:
     #: when subscriptions were seen to have met a conflict, since the service started
     conflicts_at: Mapping[str, datetime] = field(default_factory=dict)
 
-    def findings_with(
-        self, limits: Limits | None = None, codes: Collection[str] | None = None
-    ) -> list[Finding]:
-        """Give what is wrong by *limits*, of *codes*; None: as on the overview."""
-        return findings_of(
+    def everything(self, limits: Limits | None = None) -> list[Finding]:
+        """Give all that holds by *limits*; None: by the overview's."""
+        return everything(
             self.sources,
             self.slots,
             self.subscriptions,
             self.obstacles,
             self.warnings,
             limits=limits,
-            codes=codes,
             conflicts_at=self.conflicts_at,
         )
 
@@ -291,7 +288,7 @@ class Sampler:
             warnings=tuple(self._engine.warnings()),
             conflicts_at=dict(self._conflicts_at),
         )
-        return replace(view, findings=tuple(view.findings_with()))
+        return replace(view, findings=tuple(told(view.everything()).findings))
 
     def _note_conflicts(self, subscriptions: tuple[SubscriptionInfo, ...]) -> None:
         totals = {one.name: one.conflicts.total for one in subscriptions}

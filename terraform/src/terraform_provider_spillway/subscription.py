@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tf.types import Bool, Map, Number, Set, String, Unknown
+from tf.types import Bool, List, Map, Number, Set, String, Unknown
 
 from terraform_provider_spillway import checks
 from terraform_provider_spillway.declared import json_options, target_options
@@ -513,9 +513,40 @@ class SubscriptionData(ServiceData):
                 ),
                 Field("changes", Number(), "Durable in the target.", computed=True),
                 Field("reason", String(), "Why it is in quarantine.", computed=True),
+                Field(
+                    "resync_state",
+                    String(),
+                    "Of the last wish to load it anew: `waiting`, `loading`, `done`, `failed`, "
+                    "`cancelled`; null: there was none.",
+                    computed=True,
+                ),
+                Field(
+                    "resync_reason",
+                    String(),
+                    "Why that failed, and what mends it.",
+                    computed=True,
+                ),
             ),
             "Its tables, as its program tells.",
             nesting="list",
+            computed=True,
+        ),
+        NestedField(
+            "verification",
+            (
+                Field(
+                    "state",
+                    String(),
+                    "`running`, `equal`, `different` or `failed`.",
+                    computed=True,
+                ),
+                Field("began_at", String(), "When it began.", computed=True),
+                Field("ended_at", String(), "When it ended; null while it runs.", computed=True),
+                Field("lsn", String(), "As of where both sides were compared.", computed=True),
+                Field("differing", List(String()), "Tables that differ.", computed=True),
+                Field("reason", String(), "Why it failed.", computed=True),
+            ),
+            "The last comparison of a lake with its source; null: there was none.",
             computed=True,
         ),
     )
@@ -524,5 +555,15 @@ class SubscriptionData(ServiceData):
         view = self.service.get("subscriptions", config["name"])
         state: State = {field.name: view.get(field.name) for field in self.fields}
         names = ("table", "state", "changes", "reason")
-        state["table_states"] = [{n: one[n] for n in names} for one in view["table_states"]]
+        tables = []
+        for one in view["table_states"]:
+            resync = one.get("resync") or {}
+            told = {"resync_state": resync.get("state"), "resync_reason": resync.get("reason")}
+            tables.append({**{name: one[name] for name in names}, **told})
+        state["table_states"] = tables
+        if found := view.get("verification"):
+            plain = {name: found[name] for name in ("state", "began_at", "ended_at", "lsn")}
+            differing = [table["table"] for table in found["tables"] if not table["equal"]]
+            reason = found["error"] and found["error"]["message"]
+            state["verification"] = {**plain, "differing": differing, "reason": reason}
         return state

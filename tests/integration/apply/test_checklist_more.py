@@ -1,6 +1,6 @@
 """The checklist of PostgreSQL's src/test/subscription: encodings, changed publications, binary,
 generated columns, several subscriptions of one table, the role that writes, errors that disable and
-are skipped; beside PostgreSQL's own subscription.
+are skipped, keys WITHOUT OVERLAPS; beside PostgreSQL's own subscription.
 
 The numbers are those of its tests; docs/reference/apply-checklist.md says what covers which.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg.errors import ObjectNotInPrerequisiteState
 
 from harness.cluster import Database
 from harness.postgresql_subscription import wait_until
@@ -28,6 +29,7 @@ _MAJOR_OF_DISABLING = 15
 _MAJOR_OF_OWNERS = 16
 _MAJOR_OF_GENERATED = 18
 _MAJOR_OF_CONFLICTS = 18
+_MAJOR_OF_TEMPORAL_KEYS = 18
 _TABLES = """
 CREATE TABLE c007_first (a int PRIMARY KEY);
 CREATE TABLE c007_second (a int PRIMARY KEY);
@@ -43,6 +45,15 @@ CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS
 CREATE TRIGGER tell BEFORE INSERT ON c033_owned FOR EACH ROW EXECUTE FUNCTION tell();
 ALTER TABLE c033_owned ENABLE ALWAYS TRIGGER tell;
 """
+_TEMPORAL = "id int4range, valid_at daterange, a text"
+_TEMPORAL_KEY = "(id, valid_at WITHOUT OVERLAPS)"
+#: By replica identity, and by what the table has: none of them can be had of USING INDEX.
+_TEMPORAL_TABLES = [
+    f"c034_{identity}_{key}"
+    for identity in ("default", "full", "index", "nothing")
+    for key in ("none", "pk", "unique")
+    if (identity, key) != ("index", "none")
+]
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +125,123 @@ def test_007_other_publications(more: SideBySide) -> None:
     )
     source.execute("INSERT INTO c007_first VALUES (2); INSERT INTO c007_second VALUES (2)")
     assert more.same("c007_first", "c007_second") == [["(1)", "(2)"], ["(2)"]]
+
+
+def _temporal_tables() -> str:
+    statements = [
+        # A key of what has no GiST of its own, and of several ranges; partitions.
+        "CREATE EXTENSION btree_gist",
+        (
+            "CREATE TABLE c034_many (id int, name text, valid_at tstzmultirange, a text,"
+            " PRIMARY KEY (name, id, valid_at WITHOUT OVERLAPS))"
+        ),
+        (
+            f"CREATE TABLE c034_parted ({_TEMPORAL}, PRIMARY KEY {_TEMPORAL_KEY})"
+            " PARTITION BY LIST (id)"
+        ),
+        "CREATE TABLE c034_parted_1 PARTITION OF c034_parted FOR VALUES IN ('[1,2)', '[2,3)')",
+        "CREATE TABLE c034_parted_2 PARTITION OF c034_parted DEFAULT",
+    ]
+    for table in _TEMPORAL_TABLES:
+        _, identity, key = table.split("_")
+        kind = {"none": "", "pk": f", PRIMARY KEY {_TEMPORAL_KEY}"}
+        unique = f", CONSTRAINT {table}_key UNIQUE {_TEMPORAL_KEY}"
+        statements.append(f"CREATE TABLE {table} ({_TEMPORAL}{kind.get(key, unique)})")
+        if identity == "index":
+            index = table + ("_pkey" if key == "pk" else "_key")
+            statements.append(
+                f"ALTER TABLE {table} ALTER id SET NOT NULL, ALTER valid_at SET NOT NULL,"
+                f" REPLICA IDENTITY USING INDEX {index}"
+            )
+        elif identity != "default":
+            statements.append(f"ALTER TABLE {table} REPLICA IDENTITY {identity}")
+    return ";".join(statements)
+
+
+def test_034_keys_without_overlaps(more: SideBySide) -> None:
+    """Of each replica identity, copied and followed; what one row overlaps is in its way."""
+    if more.major < _MAJOR_OF_TEMPORAL_KEYS:
+        return
+    more.everywhere(_temporal_tables())
+    source = more.source
+    tables = [*_TEMPORAL_TABLES, "c034_parted"]
+    fill = (
+        "INSERT INTO {} SELECT int4range(n, n + 1), daterange(DATE '2020-01-01' + d * 10,"
+        " DATE '2020-01-01' + d * 10 + 5), 'v' || n FROM generate_series(1, 9) n,"
+        " generate_series({}, {}) d"
+    )
+    for table in tables:
+        source.execute(fill.format(table, 1, 3))
+    source.execute("INSERT INTO c034_many VALUES (1, 'x', '{[2000-01-01,2001-01-01)}', 'a')")
+    source.execute(f"CREATE PUBLICATION temporal FOR TABLE {', '.join(tables)}, c034_many")
+    more.subscribe("temporal", "temporal", copy_data=True)
+    more.as_source(*tables, "c034_many")
+    found_by = ("full", "index", "default_pk", "parted")
+    for table in tables:
+        source.execute(fill.format(table, 4, 6))
+        if not any(one in table for one in found_by):
+            for refused in (f"UPDATE {table} SET a = ''", f"DELETE FROM {table}"):
+                with pytest.raises(ObjectNotInPrerequisiteState):
+                    source.execute(refused)
+            continue
+        with source.connect() as session, session.transaction():
+            session.execute(f"UPDATE {table} SET a = 'new' WHERE id = '[2,3)'")
+            # One takes what another one frees.
+            session.execute(
+                f"UPDATE {table} SET valid_at = daterange(lower(valid_at), lower(valid_at) + 1)"
+                " WHERE id = '[3,4)' AND valid_at @> DATE '2020-01-12'"
+            )
+            session.execute(
+                f"UPDATE {table} SET valid_at = '[2020-01-12,2020-01-26)'"
+                " WHERE id = '[3,4)' AND valid_at @> DATE '2020-01-22'"
+            )
+            session.execute(
+                f"DELETE FROM {table} WHERE id = '[4,5)' AND valid_at @> DATE '2020-01-15'"
+            )
+            session.execute(
+                f"INSERT INTO {table} VALUES ('[4,5)', '[2020-01-10,2020-01-12)', 'in')"
+            )
+        source.execute(f"UPDATE {table} SET id = '[1,3)' WHERE id = '[1,2)' AND a = 'v1'")
+        source.execute(f"DELETE FROM {table} WHERE id = '[5,6)'")
+    source.execute(
+        "INSERT INTO c034_many VALUES (1, 'y', '{[2000-01-01,2001-01-01)}', 'a'),"
+        " (2, 'x', '{[2000-01-01,2001-01-01),[2002-01-01,)}', 'a');"
+        "UPDATE c034_many SET a = 'b' WHERE name = 'y'; DELETE FROM c034_many WHERE id = 2;"
+        "UPDATE c034_many SET valid_at = '{[1999-01-01,2000-01-01)}' WHERE name = 'x'"
+    )
+    more.as_source(*tables, "c034_many")
+    # What one row overlaps of the target's own is told as PostgreSQL tells it.
+    since = more.log_size()
+    more.both(
+        "INSERT INTO c034_default_pk VALUES ('[50,60)', '[2020-01-01,2020-02-01)', 'mine'),"
+        " ('[50,60)', '[2020-02-01,2020-03-01)', 'also mine')"
+    )
+    source.execute(
+        "INSERT INTO c034_default_pk VALUES ('[50,60)', '[2020-01-10,2020-02-10)', 'theirs')"
+    )
+    detail = r"conflict=insert_exists[^K]*(Key already[^,]*),[^K]*(Key [^\n]*)"
+    (ours,) = re.findall(detail, more.wait_error("temporal")["message"])
+    assert ours == more.wait_logged(detail, since)
+    # All that it overlaps makes room for it.
+    more.service.call(
+        "PATCH",
+        "/subscriptions/temporal",
+        json={
+            "target": {
+                "kind": "postgres",
+                "dsn": more.ours.dsn,
+                "conflicts": {"insert_exists": "apply_remote"},
+            }
+        },
+    )
+    wait_until(
+        "the source's row is there",
+        lambda: (
+            more.ours.query("SELECT a FROM c034_default_pk WHERE id = '[50,60)'") == [("theirs",)]
+        ),
+        more.told,
+    )
+    more.unsubscribe("temporal")
 
 
 def test_035_a_row_that_somebody_else_deleted(more: SideBySide) -> None:

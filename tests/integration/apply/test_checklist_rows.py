@@ -40,6 +40,8 @@ CREATE TABLE c002_pairs (a c002_pair PRIMARY KEY, b c002_pair[]);
 CREATE TABLE c002_others (a c002_mood PRIMARY KEY, b int4range, c c002_span, d c002_even, e jsonb,
     f xml, g json, h money, i bit varying(9), j inet, k interval, l timestamptz, m tsvector, n uuid,
     o bytea);
+CREATE TABLE c003_referred (a int PRIMARY KEY);
+CREATE TABLE c003_refers (a int PRIMARY KEY REFERENCES c003_referred);
 CREATE TABLE c006_rewritten (a int PRIMARY KEY, b text);
 CREATE TABLE c010_one (a int PRIMARY KEY); CREATE TABLE c010_two (a int REFERENCES c010_one);
 CREATE TABLE c010_serial (a serial PRIMARY KEY, b int);
@@ -51,6 +53,8 @@ CREATE TABLE c032_expressed (a int, b text);
 ALTER TABLE c032_expressed REPLICA IDENTITY FULL;
 CREATE TABLE c032_dropped (a int, gone int, b int, c int);
 ALTER TABLE c032_dropped REPLICA IDENTITY FULL;
+CREATE TABLE c032_incomparable (a int, j json, x xml, p point, b box, js json[], v varchar);
+ALTER TABLE c032_incomparable REPLICA IDENTITY FULL;
 CREATE TABLE c100_unique (a int PRIMARY KEY, b int UNIQUE);
 CREATE TABLE c100_fired (a int PRIMARY KEY, b int);
 CREATE TABLE c100_wide (a int PRIMARY KEY, "Wéird, name" text, "order" int);
@@ -179,6 +183,16 @@ def test_002_types(rows: SideBySide) -> None:
     ):
         source.execute(statement)
     rows.as_source("c002_arrays", "c002_pairs", "c002_others")
+
+
+def test_003_foreign_keys_rest(rows: SideBySide) -> None:
+    rows.source.execute("INSERT INTO c003_referred VALUES (1), (2)")
+    rows.as_source("c003_referred")
+    rows.both("DELETE FROM c003_referred WHERE a = 1")
+    rows.source.execute("INSERT INTO c003_refers VALUES (1), (2)")
+    rows.as_source("c003_refers")
+    rows.source.execute("DELETE FROM c003_refers; DELETE FROM c003_referred")
+    assert rows.same("c003_refers", "c003_referred") == [[], []]
 
 
 def test_006_rewrites_of_tables(rows: SideBySide) -> None:
@@ -348,6 +362,34 @@ def test_032_rows_found_by_an_index_or_by_none(rows: SideBySide) -> None:
         "UPDATE c032_dropped SET c = NULL WHERE a < 4; DELETE FROM c032_dropped WHERE a = 2"
     )
     rows.as_source("c032_dropped")
+
+
+def test_032_columns_that_have_no_equality(rows: SideBySide) -> None:
+    """Whole rows with json, point and others: found as long as no two values must be compared."""
+    source = rows.source
+    source.execute(
+        "INSERT INTO c032_incomparable (a, v) VALUES (1, 'x'), (2, NULL), (3, NULL);"
+        "INSERT INTO c032_incomparable VALUES (4, '{}', '<a/>', '(1,2)', '(1,1),(0,0)', '{1}')"
+    )
+    source.execute("UPDATE c032_incomparable SET v = 'y' WHERE a < 3")
+    source.execute("UPDATE c032_incomparable SET p = '(1,2)' WHERE a = 1")
+    source.execute("DELETE FROM c032_incomparable WHERE a = 3")
+    rows.as_source("c032_incomparable")
+    # What is NULL there is no value's equal.
+    rows.both("UPDATE c032_incomparable SET p = NULL WHERE a = 1")
+    source.execute("DELETE FROM c032_incomparable WHERE a = 1")
+    assert len(rows.same("c032_incomparable")[0]) == 3
+    rows.both("DELETE FROM c032_incomparable WHERE a = 1")
+    since = rows.log_size()
+    source.execute("UPDATE c032_incomparable SET v = 'z' WHERE a = 4")
+    error = rows.wait_error("rows")
+    assert (
+        rows.wait_logged(r"could not identify an equality operator for .*", since)
+        in (error["message"])
+    )
+    assert "Give it a primary key" in error["hint"]
+    rows.both("ALTER TABLE c032_incomparable ADD PRIMARY KEY (a)")
+    rows.as_source("c032_incomparable")
 
 
 def test_100_values_that_change_places(rows: SideBySide) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from harness.cluster import Database
 from harness.postgresql_subscription import wait_until
+from harness.remedies import remedy
 from harness.tiers import deep
 
 if TYPE_CHECKING:
@@ -166,5 +167,39 @@ def test_into_no_encoding_text_goes_in_utf8(sides: SideBySide) -> None:
         assert {row[1] for row in _rows(ours, b"t", b"v")} == {b"7"}
     finally:
         service.call("DELETE", f"/subscriptions/{name}")
+        for database in (source, ours):
+            cluster.drop_database(database.name)
+
+
+@pytest.mark.long
+@pytest.mark.follows_hint("target_table_missing")
+def test_a_name_that_is_no_text(sides: SideBySide) -> None:
+    """It is not found on the target, and what helps is said; renamed, its rows arrive."""
+    cluster, service = sides.cluster, sides.service
+    name = f"enc_{secrets.token_hex(3)}"
+    source, ours = (_database(cluster, one, "SQL_ASCII") for one in (name, f"{name}_ours"))
+    for database in (source, ours):
+        _run(database, [b'CREATE TABLE "t\xff" (a int PRIMARY KEY, v text, n numeric)'])
+    _run(
+        source,
+        [b"CREATE PUBLICATION p FOR ALL TABLES", b"INSERT INTO \"t\xff\" VALUES (1, '\xff')"],
+    )
+    body = {
+        "name": name, "source": sides.source_name, "database": name, "publications": ["p"],
+        "target": {"kind": "postgres", "dsn": ours.dsn},
+    }  # fmt: skip
+    try:
+        refused = service.problem("POST", "/subscriptions", json=body)
+        assert "rename it on both sides" in remedy(refused, "target_table_missing")
+        for database in (source, ours):
+            _run(database, [b'ALTER TABLE "t\xff" RENAME TO t'])
+        service.call("POST", "/subscriptions", json=body)
+        wait_until(
+            "the row is there",
+            lambda: _rows(ours, b"t", b"v") == _rows(source, b"t", b"v") != [],
+            lambda: str(service.call("GET", f"/subscriptions/{name}")),
+        )
+        service.call("DELETE", f"/subscriptions/{name}")
+    finally:
         for database in (source, ours):
             cluster.drop_database(database.name)

@@ -44,13 +44,14 @@ def streamed(sides: SideBySide) -> Iterator[SideBySide]:
     sides.both("CREATE UNIQUE INDEX ON unique_there (v) WHERE v LIKE 'u%'")
     sides.source.execute("CREATE PUBLICATION everything FOR ALL TABLES")
     two_phase = sides.major >= _MAJOR_OF_TWO_PHASE
+    declared: dict[str, Any] = {"two_phase": True} if two_phase else {}
     sides.subscribe(
         _NAME,
         "everything",
         stock=["streaming = " + ("parallel" if sides.major >= _MAJOR_OF_PARALLEL else "on")],
         target={"conflicts": {"insert_exists": "apply_remote"}},
         streaming="parallel",
-        **({"two_phase": True} if two_phase else {}),
+        **declared,
     )
     sides.caught_up()
     yield sides

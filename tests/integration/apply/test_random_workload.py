@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from harness.postgresql_subscription import wait_until
-from spillway.certify.workload.driver import Workload
+from spillway.certify.workload.driver import SETUP, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,11 @@ FOR t IN SELECT DISTINCT c.oid FROM pg_class c JOIN pg_attribute a ON a.attrelid
 LOOP EXECUTE format('ALTER TABLE %s REPLICA IDENTITY NOTHING', t); END LOOP; END $$
 """
 _PUBLISHED = """
-SELECT format('%I.%I', schemaname, tablename) FROM pg_publication_tables
- WHERE pubname = 'w_everything' ORDER BY 1
+SELECT format('%I.%I', schemaname, tablename),
+       (SELECT coalesce(string_agg(format('r.%I', attname), ', ' ORDER BY attnum), '')
+          FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped
+           AND attrelid = format('%I.%I', schemaname, tablename)::regclass)
+  FROM pg_publication_tables WHERE pubname = 'w_everything' ORDER BY 1
 """
 _TRIGGERS_OFF = """
 DO $$ DECLARE t regclass; BEGIN
@@ -51,11 +54,11 @@ LOOP EXECUTE format('ALTER TABLE %s DISABLE TRIGGER USER', t); END LOOP; END $$
 """
 
 
-def _rows(database: Database, table: str) -> Counter[str]:
-    """The table's rows, and those of its heirs; not of unlogged ones, which WAL doesn't have."""
+def _rows(database: Database, table: str, columns: str) -> Counter[str]:
+    """The table's own rows; of an unlogged one none, which WAL does not have."""
     query = (
-        f"SELECT r::text FROM {table} r JOIN pg_catalog.pg_class c ON c.oid = r.tableoid"
-        " WHERE c.relpersistence = 'p'"
+        f"SELECT ROW({columns})::text FROM ONLY {table} r JOIN pg_catalog.pg_class c"
+        " ON c.oid = r.tableoid WHERE c.relpersistence = 'p'"
     )
     with database.connect() as connection:
         connection.execute("SET search_path = ''; SET extra_float_digits = 1")
@@ -64,8 +67,8 @@ def _rows(database: Database, table: str) -> Counter[str]:
 
 def _equal(source: Database, target: Database, seed: int) -> int:
     total = 0
-    for (table,) in source.query(_PUBLISHED):
-        expected, got = _rows(source, table), _rows(target, table)
+    for table, columns in source.query(_PUBLISHED):
+        expected, got = _rows(source, table, columns), _rows(target, table, columns)
         total += expected.total()
         missing, more = expected - got, got - expected
         assert not missing + more, (
@@ -83,12 +86,17 @@ def _run(
     kill: Callable[[random.Random], None],
     kills: int,
     locally: Callable[[random.Random, Database, Database], None] | None = None,
+    to: Cluster | None = None,
     **wished: Any,
 ) -> Counter[str]:
     """Run a seed; return the conflicts by kind.
 
     Args:
+        kill: what happens *kills* times in the midst.
         locally: writes to the target, given the source and it, now and then.
+        to: the target's server: there the subscription makes the tables, and copies them while they
+            are written to. By default the target is a copy of the source's database.
+        wished: fields of the target.
     """
     name = f"random_{seed}_{secrets.token_hex(3)}"
     source = cluster.create_database(name)
@@ -109,9 +117,18 @@ def _run(
     source.execute(_WITHOUT_EQUALITY)
     source.execute("CREATE TABLE public.marker (n int PRIMARY KEY)")
     source.execute("CREATE PUBLICATION w_everything FOR ALL TABLES")
-    cluster.execute(f'CREATE DATABASE "{name}_t" TEMPLATE "{name}"')
-    target = type(source)(cluster, f"{name}_t")
-    target.execute(_TRIGGERS_OFF)
+    if to is None:
+        cluster.execute(f'CREATE DATABASE "{name}_t" TEMPLATE "{name}"')
+        target = type(source)(cluster, f"{name}_t")
+        target.execute(_TRIGGERS_OFF)
+    else:
+        target = to.create_database(f"{name}_t")
+        target.execute("CREATE TABLE public.marker (n int PRIMARY KEY)")
+        for statement in SETUP:
+            # Functions are what no subscription makes.
+            if statement.startswith("CREATE FUNCTION"):
+                target.execute(f"CREATE SCHEMA IF NOT EXISTS w_0; {statement}")
+        wished = {"create_tables": True, **wished}
     service.create_source(source.dsn, name=name)
     try:
         service.call(
@@ -122,7 +139,7 @@ def _run(
                 "source": name,
                 "database": name,
                 "publications": ["w_everything"],
-                "copy_data": False,
+                "copy_data": to is not None,
                 "target": {"kind": "postgres", "dsn": target.dsn, **wished},
             },
         )
@@ -157,6 +174,14 @@ def _run(
             lambda: bool(target.query("SELECT FROM public.marker")),
             told,
         )
+        if to is not None:
+            _wait_copied(target, told)
+            source.execute("INSERT INTO public.marker VALUES (2)")
+            wait_until(
+                f"the rest is applied, seed {seed}",
+                lambda: len(target.query("SELECT FROM public.marker")) == 2,
+                told,
+            )
         if locally is not None:
             _repair(serve, subscription, source, target)
         assert _equal(source, target, seed) > 0
@@ -165,8 +190,18 @@ def _run(
     finally:
         service.call("DELETE", f"/subscriptions/{subscription}")
         service.call("DELETE", f"/sources/{name}")
-        cluster.drop_database(target.name)
+        target.cluster.drop_database(target.name)
         cluster.drop_database(name)
+
+
+def _wait_copied(target: Database, told: Callable[[], str]) -> None:
+    """Wait until the stream writes all tables."""
+    query = "SELECT schema_name, table_name, state, error FROM spillway.tables WHERE state <> 'r'"
+    wait_until(
+        "all is copied",
+        lambda: not target.query(query),
+        lambda: f"{target.query(query)}\n{told()}",
+    )
 
 
 _KEYED = """
@@ -345,6 +380,30 @@ def test_conflicts_and_kills(
     wished: dict[str, Any] = ({}, _SMALL)[seed % 2] | _RESOLVED
     met = _run(checklist_cluster, apply_service, seed, 1500, kill, 2, _written_locally, **wished)
     assert met.total() > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("seed", "there", "here"), [(3100, 15, 18), (3101, 17, 14), (3102, 18, 15)]
+)
+def test_between_majors(
+    timed_cluster: Callable[[int], Cluster],
+    apply_service: ServeProcess,
+    seed: int,
+    there: int,
+    here: int,
+) -> None:
+    target = timed_cluster(here)
+    ended = _backends_ended(target)
+
+    def kill(rng: random.Random) -> None:
+        if rng.random() < 0.6:
+            ended(rng)
+        else:
+            apply_service.kill()
+            apply_service.start()
+
+    _run(timed_cluster(there), apply_service, seed, 700, kill, 3, to=target, **_SMALL)
 
 
 _LATEST: dict[str, Any] = {

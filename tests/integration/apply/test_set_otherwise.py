@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.postgresql_subscription import wait_until
 from spillway.apply.verify.pairs import print_alike
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ UPDATE {0}.whole SET a = ARRAY[NULL], k = E'\\x' || d WHERE k IS NULL;
 DELETE FROM {0}.whole WHERE a IS NULL
 """
 _WAYS = ("auto", "always")
+#: What a subscriber of 15 and later asks of its source by itself. One of 14 takes values as the
+#: source's database prints them, and may not be able to read them.
+_PRINTED = "options='-c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3'"
 
 
 @pytest.fixture
@@ -100,7 +104,8 @@ def test_what_arrives_is_what_was_sent(set_otherwise: SideBySide) -> None:
     for way in _WAYS:
         sides.source.execute(_ROWS.format(way, 1))
         target = {"create_tables": True, "exact": way}
-        with sides.subscribed(way, f"of_{way}", copy_data=True, target=target):
+        asks = _PRINTED if sides.major == 14 else ""
+        with sides.subscribed(way, f"of_{way}", copy_data=True, target=target, stock_connects=asks):
             for statement in (_ROWS.format(way, 2), _CHANGES.format(way)):
                 with sides.source.connect() as session, session.transaction():
                     session.execute(statement.encode())
@@ -129,3 +134,60 @@ def _verify(sides: SideBySide, name: str) -> None:
         env=os.environ | environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+_ENDS_SESSIONS = {
+    "statement_timeout": "500ms",
+    "transaction_timeout": "500ms",
+    "idle_in_transaction_session_timeout": "500ms",
+    "idle_session_timeout": "500ms",
+    "lock_timeout": "500ms",
+}
+_MAJOR_OF_TRANSACTION_TIMEOUT = 17
+
+
+@pytest.mark.long
+def test_nothing_that_ends_sessions_ends_ours(sides: SideBySide) -> None:
+    """Neither the copy, however long it takes, nor what looks what it may do there."""
+    if sides.major < _MAJOR_OF_TRANSACTION_TIMEOUT:
+        return
+    sides.everywhere("CREATE TABLE large (a int PRIMARY KEY, b text)")
+    sides.source.execute(
+        "INSERT INTO large SELECT n, repeat('x', 50) FROM generate_series(1, 1000000) n;"
+        "CREATE PUBLICATION large FOR TABLE large"
+    )
+    databases = (sides.source, sides.ours)
+    for database in databases:
+        for name, value in _ENDS_SESSIONS.items():
+            sides.cluster.execute(f"ALTER DATABASE {database.name} SET {name} = '{value}'")
+    sides.cluster.execute(f"ALTER DATABASE {sides.ours.name} SET exit_on_error = on")
+    sides.service.call(
+        "POST",
+        "/subscriptions",
+        json={
+            "name": "large",
+            "source": sides.source_name,
+            "database": sides.source.name,
+            "publications": ["large"],
+            "target": {"kind": "postgres", "dsn": sides.ours.dsn},
+        },
+    )
+    try:
+        wait_until(
+            "the table is copied",
+            lambda: sides.view("large")["state"] == "streaming",
+            lambda: str(sides.view("large")),
+        )
+        # A row that is in the way is an error of the server within the attempt that is taken back.
+        sides.ours.execute("INSERT INTO large VALUES (0, 'mine')")
+        sides.source.execute("INSERT INTO large VALUES (0, 'theirs')")
+        wait_until(
+            "the conflict is told",
+            lambda: (sides.view("large")["error"] or {}).get("code") == "apply_conflict",
+            lambda: str(sides.view("large")),
+        )
+        assert {one["reason"] for one in sides.view("large")["table_states"]} == {None}
+    finally:
+        for database in databases:
+            sides.cluster.execute(f"ALTER DATABASE {database.name} RESET ALL")
+        sides.service.call("DELETE", "/subscriptions/large")

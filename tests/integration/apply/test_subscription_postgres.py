@@ -281,6 +281,60 @@ def test_a_target_that_lost_commits_is_not_gone_on_with(
     wait_until("it goes on", lambda: ids() == [(1,), (2,)], lambda: str(error()))
 
 
+@pytest.mark.long
+def test_a_target_that_was_made_anew(
+    serve: ServeProcess, two: tuple[Database, Database], cluster: Cluster
+) -> None:
+    """Its database was dropped and created again: what has copies is copied again; what has none
+    says that rows are gone, and does not go on as if it were new. The origin is the server's and
+    outlived the database.
+    """
+    source, target = two
+    service = serve.service()
+    tables = "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)"
+    for database in two:
+        database.execute(tables)
+    source.execute("CREATE PUBLICATION t FOR TABLE t; CREATE PUBLICATION u FOR TABLE u")
+    names = {"t": "anew_copied", "u": "anew_without"}
+    for table, name in names.items():
+        service.call("POST", "/subscriptions", json={
+            "name": name, "source": "main", "database": source.name, "publications": [table],
+            "copy_data": table == "t", "target": {"kind": "postgres", "dsn": target.dsn},
+        })  # fmt: skip
+
+    def view(table: str) -> Any:
+        return service.call("GET", f"/subscriptions/{names[table]}")
+
+    def ids(table: str) -> list[int]:
+        return [number for (number,) in target.query(f"SELECT id FROM {table} ORDER BY 1")]
+
+    def wait_ids(table: str, *wanted: int) -> None:
+        wait_until(
+            f"{table} has {wanted}", lambda: ids(table) == [*wanted], lambda: str(view(table))
+        )
+
+    for table in names:
+        source.execute(f"INSERT INTO {table} VALUES (1)")
+        wait_ids(table, 1)
+        wait_until(f"{table} streams", lambda t=table: view(t)["state"] == "streaming")  # type: ignore[misc]
+    for name in names.values():
+        service.call("POST", f"/subscriptions/{name}/disable")
+    cluster.drop_database(target.name)
+    source.execute("INSERT INTO t VALUES (2); INSERT INTO u VALUES (2)")
+    cluster.create_database(target.name)
+    target.execute(tables)
+    for name in names.values():
+        service.call("POST", f"/subscriptions/{name}/enable")
+
+    wait_ids("t", 1, 2)
+    wait_until("it fails", lambda: view("u")["error"] is not None)
+    hint = remedy(view("u")["error"], "target_behind_slot")
+    assert ids("u") == []
+    told = command(hint, "subscription skip", NAME=names["u"])
+    service.call("POST", f"/subscriptions/{told[2]}/skip", json={"lsn": told[3]})
+    wait_ids("u", 2)
+
+
 @pytest.mark.parametrize("back", ["spillway", deep("stock")])
 def test_two_databases_that_subscribe_to_each_other_do_not_loop(
     serve: ServeProcess, two: tuple[Database, Database], back: str

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from harness.cluster import Database
 from harness.remedies import remedy
 from harness.service import service_in_process
+from harness.tiers import deep
 from spillway.apply.options import Rename
 from spillway.apply.verify.run import VerifySettings, verify
 from spillway.errors import NotReady
@@ -23,7 +25,7 @@ from spillway.errors import NotReady
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.cluster import Cluster, Database
+    from harness.cluster import Cluster
     from harness.service import Service
 
 SLOT = "copied"
@@ -47,8 +49,11 @@ INSERT INTO always (v) SELECT n / 3.0 FROM generate_series(1, 50) n;
 class Standing:
     """A source, a target with the same rows, a slot, and somebody who confirms all of it."""
 
-    def __init__(self, service: Service, source: Database, target: Database) -> None:
+    def __init__(
+        self, service: Service, source: Database, target: Database, slot: str = SLOT
+    ) -> None:
         self.service, self.source, self.target = service, source, target
+        self._slot = slot
         self.confirms = threading.Event()
         #: held from a commit of the source to that of the target
         self.applying = threading.Lock()
@@ -59,7 +64,7 @@ class Standing:
 
     def settings(self, *tables: str, **more: object) -> VerifySettings:
         return VerifySettings(
-            SLOT,
+            self._slot,
             self.source.dsn,
             self.target.dsn,
             tables=tables,
@@ -71,8 +76,10 @@ class Standing:
         while not self._stop.is_set():
             with self.applying:
                 if self.confirms.is_set():
-                    end = self.service.slot(SLOT)["decoded_lsn"]
-                    self.service.http.post(f"/v1/slots/{SLOT}/advance", json={"upto_lsn": end})
+                    end = self.service.slot(self._slot)["decoded_lsn"]
+                    self.service.http.post(
+                        f"/v1/slots/{self._slot}/advance", json={"upto_lsn": end}
+                    )
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -222,3 +229,79 @@ def test_names_on_the_target(standing: Standing) -> None:
         'not compared, logical replication target relation "public.two" does not exist'
     )
     assert not found.equal
+
+
+_CODECS = {"UTF8": "utf-8", "LATIN1": "latin-1", "SQL_ASCII": "utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("of", "into"),
+    [
+        ("SQL_ASCII", "SQL_ASCII"),
+        deep("SQL_ASCII", "UTF8"),
+        deep("UTF8", "SQL_ASCII"),
+        deep("LATIN1", "UTF8"),
+    ],
+    ids=lambda one: one,
+)
+def test_encodings(followed: Standing, of: str, into: str) -> None:
+    """Names and values that are not ASCII; between two databases in SQL_ASCII, values that are no
+    text in any encoding, in keys, too.
+    """
+    cluster, service = followed.source.cluster, followed.service
+    name = f"said_{secrets.token_hex(4)}"
+    source, target = (Database(cluster, f"{name}_{which}") for which in ("one", "other"))
+    odd = b"\xff'\x81\\" if (of, into) == ("SQL_ASCII", "SQL_ASCII") else b"odd"
+
+    def run(database: Database, encoding: str, text: str) -> None:
+        with database.connect() as connection:
+            connection.pgconn.exec_(b"SET client_encoding = SQL_ASCII")
+            said = text.encode(_CODECS[encoding]).replace(b"ODD", b"E'" + _quoted(odd) + b"'")
+            result = connection.pgconn.exec_(said)
+            assert not result.error_message, result.error_message
+
+    def differing() -> list[tuple[str, str, tuple[str, ...]]]:
+        outcome = verify(there.settings())
+        return [(str(d), d.only, d.columns) for t in outcome.tables for d in t.differences]
+
+    for database, encoding in ((source, of), (target, into)):
+        cluster.execute(
+            f"CREATE DATABASE {database.name} ENCODING '{encoding}' TEMPLATE template0"
+            " LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+        run(database, encoding, 'CREATE TABLE "Tü" (k text PRIMARY KEY, "vü" text, ar text[])')
+        run(
+            database,
+            encoding,
+            """INSERT INTO "Tü" VALUES ('ü', 'Grüße', '{ü}'), ('é', 'é', '{}'),"""
+            " (ODD, ODD, ARRAY[ODD])",
+        )
+    service.create_slot(name, source.name)
+    there = Standing(service, source, target, name)
+    try:
+        assert differing() == []
+        run(target, into, """UPDATE "Tü" SET "vü" = 'other' WHERE k IN ('ü', ODD)""")
+        run(target, into, """DELETE FROM "Tü" WHERE k = 'é'""")
+        run(target, into, """INSERT INTO "Tü" VALUES ('ä', ODD)""")
+        shown = odd.decode(errors="backslashreplace")
+        assert sorted(differing()) == sorted([
+            ("(ü): vü", "", ("vü",)), (f"({shown}): vü", "", ("vü",)),
+            ("(é) is in the source only", "source", ()),
+            ("(ä) is in the target only", "target", ()),
+        ])  # fmt: skip
+        assert verify(there.settings(), repair=True).equal
+        assert differing() == []
+        for database, encoding in ((source, of), (target, into)):
+            run(database, encoding, 'ALTER TABLE "Tü" RENAME TO plain')
+        rows = "SELECT md5(string_agg(t::text, ',' ORDER BY k)) FROM plain t"
+        assert of != into or target.value(rows) == source.value(rows)
+    finally:
+        there.close()
+        service.drop_slot(name)
+        for database in (source, target):
+            cluster.drop_database(database.name)
+
+
+def _quoted(data: bytes) -> bytes:
+    """The inside of a literal in the escape syntax."""
+    return data.replace(b"\\", b"\\\\").replace(b"'", b"''")

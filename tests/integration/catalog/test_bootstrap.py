@@ -65,6 +65,7 @@ def test_other_majors_under_load(fresh_cluster: Any, major: int) -> None:
         assert serialize(deserialize(serialize(replay.mirror))) == serialize(replay.mirror)
 
 
+@pytest.mark.long
 def test_raw_without_full_page_writes(fresh_cluster: Any) -> None:
     cluster = fresh_cluster(15, full_page_writes=False, wal_keep_size="2GB")
     database = cluster.create_database("load")

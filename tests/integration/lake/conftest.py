@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkContext
 
+from harness import jvm
 from harness.lake import MASK_SECRET, Lake
 from harness.tiers import deep
 from spillway.lake.session import spark_session
@@ -39,6 +41,16 @@ def spark(jar_folder: Path) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+    jvm.end()
+
+
+@pytest.fixture(autouse=True)
+def _the_session_goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A command that is called here without a session is given that of all tests, and stops it."""
+    before = SparkContext._active_spark_context
+    yield
+    if before is not None:
+        assert before._jsc is not None, f"{request.node.nodeid} has stopped the tests' session"
 
 
 @pytest.fixture(params=["delta", deep("parquet")])

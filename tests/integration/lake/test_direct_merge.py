@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 from harness.arrow_slot import Table, delete, insert, update
+from spillway.lake.tables.delta import small_merge
 
 if TYPE_CHECKING:
     from harness.lake import Lake
@@ -44,9 +45,6 @@ _VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
 ALL = Table("all", {"id": pa.int64()} | {name: type_ for name, (type_, _, _) in _VALUES.items()})
 
 
-_DIRECT = ("delta-rs", "MERGE")
-
-
 def row(id_: int, which: int) -> dict[str, Any]:
     return {"id": id_} | {name: values[1 + which] for name, values in _VALUES.items()}
 
@@ -65,8 +63,14 @@ def operations(lake: Lake, table: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.long
-def test_both_merge_into_one_table(delta_lake: Lake) -> None:
-    lake = delta_lake
+@pytest.mark.parametrize("by", ["spillway", "delta-rs"])
+def test_both_merge_into_one_table(
+    delta_lake: Lake, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    lake, direct = delta_lake, (by, "MERGE")
+    if by == "delta-rs":
+        # As in a table that is not small.
+        monkeypatch.setattr(small_merge, "SMALL_BYTES", -1)
     lake.slot.commit(*(insert(ALL, **row(i, 0)) for i in range(1, 6)))
     lake.run()
     where = lake.path / "current" / "public.all"
@@ -80,10 +84,10 @@ def test_both_merge_into_one_table(delta_lake: Lake) -> None:
         insert(ALL, **row(6, 0)),
     )
     lake.run()
-    assert operations(lake, "public.all")[3:] == [_DIRECT]
+    assert operations(lake, "public.all")[3:] == [direct]
     after_direct = [shown(1, 1), shown(20, 1), shown(4, 0), shown(5, 0), shown(6, 0)]
     assert lake.current("public.all") == sorted(after_direct, key=lambda r: str(r["id"]))
-    # By delta-rs, and Spark has read from it.
+    # By delta-rs, in either case, and Spark has read from it.
     assert json.loads((where / "_delta_log" / "_last_checkpoint").read_text())["version"] == 3
 
     # Spark leaves files out by what the log says of them.
@@ -97,7 +101,7 @@ def test_both_merge_into_one_table(delta_lake: Lake) -> None:
     lake.run()
     lake.slot.commit(delete(ALL, id=20), update(ALL, row(6, 1)))
     lake.run()
-    assert operations(lake, "public.all")[4:] == [("Apache-Spark", "MERGE"), _DIRECT]
+    assert operations(lake, "public.all")[4:] == [("Apache-Spark", "MERGE"), direct]
     rows = [shown(1, 1), shown(4, 1) | {"body": "a body"}, shown(5, 0), shown(6, 1)]
     assert lake.current("public.all") == rows
 
@@ -105,7 +109,7 @@ def test_both_merge_into_one_table(delta_lake: Lake) -> None:
     lake.spark.sql(f"OPTIMIZE delta.`{where}`").collect()
     lake.slot.commit(update(ALL, row(5, 1)))
     lake.run()
-    assert operations(lake, "public.all")[-1] == _DIRECT
+    assert operations(lake, "public.all")[-1] == direct
     assert lake.current("public.all") == [*rows[:2], shown(5, 1), rows[3]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -15,7 +16,6 @@ from spillway.lake.verify.comparison import Difference, compare
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import psycopg
     from pyspark.sql import DataFrame, SparkSession
 
 VALUES = """
@@ -138,3 +138,19 @@ def test_copies_are_counted(spark: SparkSession) -> None:
             Difference(("b", None), only="lake"),
             Difference(("a", "1"), only="source"),
         ]
+
+
+@pytest.mark.long
+def test_a_source_without_an_encoding(spark: SparkSession) -> None:
+    """Lengths in SQL_ASCII are of bytes, in a lake of characters."""
+    with Cluster(15) as cluster:
+        cluster.execute(
+            "CREATE DATABASE bare ENCODING 'SQL_ASCII' TEMPLATE template0"
+            " LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+        with psycopg.connect(cluster.dsn("bare"), client_encoding="UTF8") as connection:
+            connection.execute("CREATE TABLE t (k text, v text)")
+            connection.execute("INSERT INTO t VALUES ('ü', 'Grüße'), ('é', 'x')")
+            frame = spark.createDataFrame([("ü", "Grüße"), ("é", "y")], "k string, v string")
+            outcome = compare(connection, frame, ("public", "t"), ["k", "v"], ("k",), limit=10)
+        assert outcome.differences == [Difference(("é",), columns=("v",))]

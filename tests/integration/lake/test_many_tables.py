@@ -105,11 +105,11 @@ def test_small_parts_beside_large_ones(any_lake: Lake, monkeypatch: pytest.Monke
     assert [len(row["what"]) for row in lake.history("public.events")] == [3, 3, 1 << 16]
     if lake.table_format != "delta":
         return
-    by_rust, by_spark = "delta-rs", "Apache-Spark"
+    by_us, by_spark = "spillway", "Apache-Spark"
     # Made, and a commit a batch.
     history = writers(lake, "history", "public.t1")
-    assert history[:3] == [by_rust] * 3
-    assert history[-2:] == [by_spark, by_rust]
+    assert history[:3] == [by_us] * 3
+    assert history[-2:] == [by_spark, by_us]
     assert by_spark not in writers(lake, "current", "public.t1")
-    assert by_rust not in writers(lake, "history", "public.odd")
-    assert writers(lake, "ddl", "events")[:2] == [by_rust] * 2
+    assert by_us not in writers(lake, "history", "public.odd")
+    assert writers(lake, "ddl", "events")[:2] == [by_us] * 2

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from harness.arrow_slot import Change, Table, delete, insert, refusing, truncate, update
 from harness.lake_names import KEY, internal_names
-from spillway.errors import LakeError
+from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import armed
 from spillway.lake.commands.app import app as lake_commands
 from spillway.lake.read import Lake as Reader
@@ -20,12 +20,17 @@ from spillway.lake.shape.columns import columns_of, current_schema
 from spillway.lake.shape.kinds import CURRENT
 from spillway.lake.state import quarantine
 from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.delta.log import begin
 from spillway.lake.tables.formats import load_tables
 from spillway.lake.tables.load_contract import NO_BATCH
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.lake import Lake
+    from spillway.lake.tables.delta.log import Action
+    from spillway.storage.place import LakePath
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
 MOVED, CUT = (Table(name, dict(ITEMS.columns)) for name in ("moved", "cut"))
@@ -428,3 +433,37 @@ def test_one_tables_poison_stops_no_other(delta_lake: Lake) -> None:
     assert [line.split(" is ")[0] for line in lake.run().quarantined] == ["public.twice"]
     assert [row["id"] for row in lake.current("public.nano")] == [1, 2, 4, 5]
     assert [row["id"] for row in lake.history("public.nano")] == [1, 4, 5]
+
+
+ODD = Table("odd", {"id": pa.int64(), "the name": pa.string()})
+
+
+def test_a_table_that_a_killed_job_had_begun(
+    delta_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only Spark makes tables with column mapping, and it takes a directory that has anything for a
+    table: here a log without a commit, and a file that a load left.
+    """
+    lake = delta_lake
+    left = lake.path / "current" / "public.odd" / "part-of-a-load.parquet"
+    for kind in ("history", "current"):
+        (lake.path / kind / "public.odd" / "_delta_log").mkdir(parents=True)
+    left.write_bytes(b"PAR1")
+    lake.slot.commit(insert(ODD, **{"id": 1, "the name": "a"}))
+    lake.run()
+    assert lake.current("public.odd") == [{"id": 1, "the name": "a"}]
+    assert [row["_op"] for row in lake.history("public.odd")] == ["I"]
+    tables = load_tables("delta", lake.spark, lake.path, lake.slot.slot_name)
+    schema = from_arrow_schema(pa.schema({"id": pa.int64(), "other name": pa.string()}))
+
+    # Of two processes that make a table one does.
+    def made_by_another(table: LakePath, actions: Sequence[Action]) -> None:
+        begin(table, actions)
+        begin(table, actions)
+
+    monkeypatch.setattr("spillway.lake.tables.delta.tables.begin", made_by_another)
+    with pytest.raises(LakeTableConflict, match=r"public\.third was made by another process"):
+        tables.prepare_history("public.third", schema, 5)
+    monkeypatch.undo()
+    tables.prepare_history("public.third", schema, 5)
+    assert tables.durable_lsn("history", "public.third") == 5

@@ -13,29 +13,38 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from harness.arrow_slot import ArrowSlot, Table, delete, insert, update
+from harness.azure_store import CONTAINER, KEY, azure_store
 from harness.object_store import BUCKET, object_store
+from harness.serve_process import ServeProcess
 from harness.service import service_in_process
 from spillway.cli import main
-from spillway.errors import InvalidRequest, JarsMissing, LakeTableConflict, UnsupportedFeature
+from spillway.errors import (
+    InvalidRequest,
+    JarsMissing,
+    LakeTableConflict,
+    UnsupportedFeature,
+)
 from spillway.lake import jars
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.replay import ReplaySettings, run_replay
-from spillway.lake.state import commit_points, job_record, position
-from spillway.storage.place import ObjectPath, storage_options
+from spillway.lake.state import commit_points, job_record, position, resyncs
+from spillway.storage.place import ObjectPath, replace_text, storage_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from harness.cluster import Database
 
@@ -57,6 +66,7 @@ from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.read import Lake
 from spillway.lake.verify.run import VerifySettings, verify
+from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.replay import ReplaySettings, run_replay
 from spillway.lake.session import session_for
 from spillway.storage.place import lake_path
@@ -162,9 +172,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Job:
     """A job's process."""
 
-    def __init__(self, settings: dict[str, Any], jar_folder: Path) -> None:
+    def __init__(self, settings: dict[str, Any], jar_folder: Path, lake: ObjectPath) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _JOB, json.dumps(settings), str(LAKE), str(jar_folder)],
+            [sys.executable, "-c", _JOB, json.dumps(settings), str(lake), str(jar_folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -187,8 +197,8 @@ class Job:
 
 
 @contextmanager
-def started(settings: dict[str, Any], jar_folder: Path) -> Iterator[Job]:
-    job = Job(settings, jar_folder)
+def started(settings: dict[str, Any], jar_folder: Path, lake: ObjectPath = LAKE) -> Iterator[Job]:
+    job = Job(settings, jar_folder, lake)
     with job.process as process:
         try:
             yield job
@@ -197,7 +207,8 @@ def started(settings: dict[str, Any], jar_folder: Path) -> Iterator[Job]:
 
 
 def table_rows(kind: str, name: str) -> list[dict[str, Any]]:
-    table = DeltaTable(str(LAKE / kind / name), storage_options=storage_options())
+    where = LAKE / kind / name
+    table = DeltaTable(str(where), storage_options=storage_options(where))
     rows: list[dict[str, Any]] = pa.table(table.to_pyarrow_table()).to_pylist()
     return rows
 
@@ -439,6 +450,200 @@ def test_an_iceberg_lake_in_a_bucket(
 
 def objects_below(folder: str) -> set[str]:
     return {str(path) for path, _ in (LAKE / folder).objects()}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_job_at_work_in_a_bucket(
+    store: None,
+    jar_folder_s3: Path,
+    pg18: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its tables are compared, and loaded anew, while it goes on and the source is written to."""
+    monkeypatch.setenv("SPILLWAY_JARS", str(jar_folder_s3))
+    pg18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pg18.execute("INSERT INTO t SELECT i, 'before' FROM generate_series(1, 1000) i")
+    target = {
+        "kind": "lake", "path": str(LAKE), "master": "local[1]", "driver_memory": "512m",
+        "interval_s": 0.5,
+    }  # fmt: skip
+    serve = ServeProcess(tmp_path / "data")
+    stopping = threading.Event()
+
+    def write() -> None:
+        number = 2000
+        while not stopping.wait(0.05):
+            number += 1
+            pg18.execute(f"INSERT INTO t VALUES ({number}, 'while')")
+
+    writer = threading.Thread(target=write)
+    try:
+        service = serve.service()
+        service.create_source(pg18.dsn)
+        body = {"name": "shop", "source": "main", "database": pg18.name, "tables": ["public.t"]}
+        service.call("POST", "/subscriptions", json={**body, "target": target})
+
+        def wait(ready: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+            deadline = time.monotonic() + 300
+            while not ready(found := service.call("GET", "/subscriptions/shop")):
+                log = "\n".join(service.call("GET", "/subscriptions/shop/log")["lines"][-40:])
+                assert time.monotonic() < deadline, f"{found}\n{log}"
+                time.sleep(0.2)
+            return found
+
+        def compared() -> dict[str, Any]:
+            service.call("POST", "/subscriptions/shop/verify", json={})
+            told = wait(lambda s: s["verification"]["state"] != "running")
+            found: dict[str, Any] = told["verification"]
+            assert found["error"] is None
+            return found
+
+        wait(lambda s: s["state"] == "streaming" and s["table_states"])
+        where = LAKE / "current" / "public.t"
+        DeltaTable(str(where), storage_options=storage_options(where)).delete("id <= 3")
+        writer.start()
+        found = compared()
+        assert found["state"] == "different"
+        (one,) = found["tables"]
+        assert (one["differences"], one["more"]) == (3, False)
+        assert one["source_rows"] - 3 == one["target_rows"] > 998
+
+        service.call("POST", "/subscriptions/shop/tables/public.t/resync")
+        wait(lambda s: (s["table_states"][0]["resync"] or {}).get("state") == "done")
+        found = compared()
+        assert (found["state"], found["tables"][0]["differences"]) == ("equal", 0)
+        assert not list((LAKE / "_spillway" / "boundaries").iterdir()), "nothing is left"
+        assert wait(lambda s: s["state"] == "streaming")["restarts"] == 0
+
+        # Nobody else loads beside it, and the way that there is is told.
+        environment = {"SPILLWAY_LAKE_SOURCE_DSN": pg18.dsn}
+        command = [sys.executable, "-m", "spillway.cli", "lake", "load", "--slot", "shop"]
+        command += ["--grpc", f"127.0.0.1:{serve.grpc_port}", "--lake", str(LAKE)]
+        command += ["--table", "public.t", "--resync", "--driver-memory", "512m"]
+        refused = subprocess.run(
+            command, env=os.environ | environment, capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == 1, refused.stderr
+        assert "another job" in refused.stderr
+        assert "spillway lake resync" in refused.stderr
+    finally:
+        stopping.set()
+        if writer.is_alive():
+            writer.join()
+        serve.stop()
+
+
+@pytest.mark.long
+def test_what_was_decided_of_a_wish_may_be_gone_when_it_is_read(
+    store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load could not begin, and the job says so while somebody who takes the wish back finds
+    that it had begun.
+    """
+    replace_text(LAKE / "history" / "public.t" / "x", "")
+    (wish,) = resyncs.ask(LAKE, ["public.t"])
+    assert resyncs.begin(LAKE, wish)
+    real = ObjectPath.read_text
+    read: list[ObjectPath] = []
+
+    def read_text(path: ObjectPath, encoding: str = "utf-8") -> str:
+        if path.name.endswith(".fate") and not read:
+            read.append(path)
+            # Of the wish as it is listed: begun.
+            return real(path, encoding)
+        if path.name.endswith(".fate") and len(read) == 1:
+            read.append(path)
+            resyncs.failed(LAKE, wish, "a reason")
+        return real(path, encoding)
+
+    monkeypatch.setattr(ObjectPath, "read_text", read_text)
+    (taken,) = resyncs.cancel(LAKE, ["public.t"])
+    assert (taken.name, taken.fate, len(read) > 1) == (wish.name, resyncs.Fate.CANCELLED, True)
+    assert resyncs.asked(LAKE) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_lake_in_a_container_of_azure(
+    jar_folder: Path, pg18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded, killed before its commits, gone on with by another job with a column more, compared
+    with the source, and read without Spark.
+    """
+    import duckdb
+
+    try:
+        jars.resolve(jar_folder, (*jars.DELTA, *jars.AZURE))
+    except JarsMissing as error:
+        pytest.skip(str(error))
+    lake = ObjectPath(CONTAINER, "company/lake", "az")
+    current = lake / "current" / "public.items"
+    pg18.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    pg18.execute("INSERT INTO items SELECT g, 'n' || g FROM generate_series(1, 500) g")
+    with azure_store() as environment, service_in_process(tmp_path / "data") as service:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        service.create_source(pg18.dsn)
+        service.create_slot("s", pg18.name, "arrow")
+        settings = {"slot": "s", "grpc": service.grpc_address, "source_dsn": pg18.dsn}
+
+        def change(*statements: str) -> None:
+            for statement in statements:
+                pg18.execute(statement)
+            service.wait_decoded("s", pg18)
+
+        with started(settings, jar_folder, lake) as job:
+            assert job.secrets == []
+            assert job.tell("run", '{"initial_load":true}')["quarantined"] == []
+            before = job.tell("pin")
+            assert len(before["rows"]) == 500
+            change("UPDATE items SET name = 'new' WHERE id < 10")
+            assert job.tell("killed", "lake.after_current=kill@1") is None
+            assert job.process.wait(60) == -signal.SIGKILL
+        assert position.is_locked(lake), "nobody gave it back"
+        with started(settings, jar_folder, lake) as job:
+            change(
+                "ALTER TABLE items ADD n int",
+                "INSERT INTO items VALUES (501, 'added', 8)",
+                "DELETE FROM items WHERE id = 500",
+            )
+            assert job.tell("verify") == [[], 500]
+            assert job.tell("pin", before["lsn"]) == before
+            assert job.tell("load", "public.items") == 1
+            change("UPDATE items SET n = 9 WHERE id = 1")
+            assert job.tell("verify") == [[], 500]
+            assert job.tell("maintain") == [{}, 3]
+            assert KEY not in (lake / "_spillway" / "job.json").read_text()
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+        rows = {tuple(row) for row in pg18.query("SELECT id, name, n FROM items")}
+        table = DeltaTable(str(current), storage_options=storage_options(current))
+        found = pa.table(table.to_pyarrow_table().select(["id", "name", "n"]))
+        assert {tuple(row.values()) for row in found.to_pylist()} == rows
+        seen = duckdb.sql("SELECT count(*), count(n), sum(n) FROM found").fetchone()
+        assert seen == (500, 2, 17)
+        scan = pl.scan_delta(str(current), storage_options=storage_options(current))
+        assert set(scan.select("id", "name", "n").collect().iter_rows()) == rows
+
+
+def test_what_azure_is_not_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = ObjectPath("lakes", "shop", "az")
+    settings = JobSettings("slot", lake, lake / "checkpoint", table_format="iceberg")
+    with pytest.raises(UnsupportedFeature, match="of object storage, it takes S3"):
+        run_job(settings)
+    settings = JobSettings("slot", lake, lake / "checkpoint", register_in="thrift://m:9083")
+    with pytest.raises(UnsupportedFeature, match="can't be registered"):
+        run_job(settings)
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(InvalidRequest, match="the account that it is of is not") as told:
+        run_job(JobSettings("slot", lake, lake / "checkpoint"))
+    assert "AZURE_STORAGE_ACCOUNT_NAME" in told.value.hint
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "shop")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "https://shop.blob.core.windows.net")
+    with pytest.raises(InvalidRequest, match="no emulator's address"):
+        run_job(JobSettings("slot", lake, lake / "checkpoint"))
 
 
 def test_what_object_storage_is_not_for(store: None, tmp_path: Path) -> None:

@@ -156,6 +156,17 @@ def asked_for(lake: Path, *tables: str) -> str:
     return result.stdout
 
 
+def taken_back(lake: Path, table: str) -> tuple[int, str]:
+    """Take a wish back as a person does; return the exit code, and what is said."""
+    words = ["cancel-resync", "--lake", str(lake), f"--table={table}"]
+    result = CliRunner().invoke(lake_commands, words)
+    return result.exit_code, result.stdout + str(result.exception or "")
+
+
+def cancelled(table: TableState) -> bool:
+    return table.resync is not None and table.resync.state == "cancelled"
+
+
 @contextmanager
 def on_stage(spark: SparkSession, pg: Database, path: Path) -> Iterator[Stage]:
     with service_in_process(path / "data") as service:
@@ -231,7 +242,7 @@ def test_a_running_job_loads_what_is_asked_for(
         deep("lake.load_begun=kill"),
         "lake.load_copied=kill",
         deep("lake.load_published=kill"),
-        "lake.resync_done=kill",
+        deep("lake.resync_done=kill"),
     ],
 )
 def test_killed(spark: SparkSession, pg18: Database, tmp_path: Path, point: str) -> None:
@@ -271,6 +282,62 @@ def test_killed(spark: SparkSession, pg18: Database, tmp_path: Path, point: str)
             assert stage.loaded_as_of() == after_kill
         told = stage.told()
         assert (told.state, done(told)) == ("ready", True)
+
+
+@pytest.mark.long
+def test_a_wish_is_taken_back(
+    spark: SparkSession, pg18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the job loads another table, in the moment in which the load begins, and too late."""
+    with on_stage(spark, pg18, tmp_path) as stage:
+        first = stage.loaded_as_of()
+        stage.spoil()
+        begins, goes_on = threading.Event(), threading.Event()
+        real = resyncs.begin
+
+        def begin(path: Path, wish: resyncs.Resync) -> bool:
+            begins.set()
+            assert goes_on.wait(60)
+            return real(path, wish)
+
+        monkeypatch.setattr(resyncs, "begin", begin)
+        with stage.running():
+            asked_for(stage.lake, U)
+            assert begins.wait(60)
+            # Another load is about to begin: this one waits.
+            asked_for(stage.lake, T)
+            assert taken_back(stage.lake, T) == (0, f"{T} is not loaded anew\n")
+            goes_on.set()
+            stage.wait(done, U)
+            assert stage.wait(cancelled).state == "ready"
+
+            begins.clear()
+            goes_on.clear()
+            asked_for(stage.lake, T)
+            assert begins.wait(60)
+            assert taken_back(stage.lake, T)[0] == 0
+            goes_on.set()
+            stage.wait(cancelled)
+            assert (resyncs.asked(stage.lake), stage.loaded_as_of()) == ({}, first)
+            assert len(stage.current()) == 200
+
+        # The job was first, and dies.
+        monkeypatch.setattr(resyncs, "begin", real)
+        asked_for(stage.lake, T)
+        settings = {
+            "slot": "s",
+            "path": str(stage.lake),
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "grpc": stage.service.grpc_address,
+            "source_dsn": pg18.dsn,
+        }
+        run_killed(spark, "lake.resync_begun=kill", "job", settings)
+        code, said = taken_back(stage.lake, T)
+        assert (code, "has begun" in said) == (1, True), said
+        stage.run()
+        assert stage.current() == stage.source()
+        assert (resyncs.asked(stage.lake), done(stage.told())) == ({}, True)
+        assert list((stage.lake / "_spillway" / "resyncs").iterdir()) == []
 
 
 @pytest.mark.long

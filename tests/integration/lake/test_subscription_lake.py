@@ -10,15 +10,20 @@ import contextlib
 import os
 import signal
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from psycopg.conninfo import make_conninfo
 from pyiceberg.catalog import load_catalog
 
+from harness.receivers import webhook
+from harness.remedies import command, statements
 from harness.serve_process import ServeProcess
+from spillway.cli import main
 from spillway.lake.tables.parquet.tables import current_path
 from spillway.subscriber.run_processes import RunRecord, processes_of
 
@@ -281,9 +286,15 @@ def test_formats_have_their_layouts(
 def test_a_lake_is_compared_and_mended_by_the_service(
     tmp_path: Path, pg18: Database, jar_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What differs is found, loaded anew, and found equal; a comparison that is killed says so."""
+    """What differs is found, loaded anew, and found equal; a comparison that is killed says so.
+
+    Each is a finding until what it says is to be done was done, and so is its alert: a receiver
+    is told of it once, with what is to be done, and once that it is over.
+    """
     monkeypatch.setenv("SPILLWAY_JARS", str(jar_folder))
     pg18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    reader = f"reader_{pg18.name[-8:]}"
+    pg18.execute(f"CREATE ROLE {reader} LOGIN REPLICATION; GRANT SELECT ON t TO {reader}")
     pg18.execute("INSERT INTO t SELECT i, 'before' FROM generate_series(1, 1000) i")
     lake = tmp_path / "lake"
     target = {
@@ -291,9 +302,17 @@ def test_a_lake_is_compared_and_mended_by_the_service(
         "interval_s": 0.5,
     }  # fmt: skip
     serve = ServeProcess(tmp_path / "data")
-    try:
+    told_of = ("lake_differs", "comparison_failed", "resync_failed")
+    with ExitStack() as held:
+        receiver = held.enter_context(webhook())
+        held.callback(serve.stop)
         service = serve.service()
-        service.create_source(pg18.dsn)
+        service.create_source(make_conninfo(pg18.dsn, user=reader))
+        channel = {"kind": "webhook", "url": receiver.url}
+        service.call("PUT", "/alerts/channels/ops", json=channel)
+        rule = {"codes": told_of, "channels": ["ops"], "hold_s": 0, "clear_s": 1}
+        service.call("PUT", "/alerts/rules/lake", json=rule)
+        monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
         body = {"name": "shop", "source": "main", "database": pg18.name, "tables": ["public.t"]}
         service.call("POST", "/subscriptions", json={**body, "target": target})
         wait(service, lambda s: s["state"] == "streaming")
@@ -303,9 +322,27 @@ def test_a_lake_is_compared_and_mended_by_the_service(
             assert begun["verification"]["state"] == "running"
             refused = service.problem("POST", "/subscriptions/shop/verify", json={})
             assert refused["code"] == "conflict"
-            told = wait(service, lambda s: s["verification"]["state"] != "running")
-            found: dict[str, Any] = told["verification"]
+            ended = wait(service, lambda s: s["verification"]["state"] != "running")
+            found: dict[str, Any] = ended["verification"]
             return found
+
+        def happened(kind: str) -> list[str]:
+            """Return of what the subscription's events are, in order."""
+            found = service.call("GET", "/events", params={"subscription": "shop", "kind": kind})
+            return [one["document"]["code"] for one in reversed(found["events"])]
+
+        def told(*reasons: tuple[str, str]) -> list[dict[str, Any]]:
+            """Wait until the receiver was told just that, in this order; return the alerts."""
+            wait(service, lambda _: len(receiver.got) >= len(reasons))
+            assert receiver.reasons() == list(reasons)
+            return [document["alert"] for document in receiver.documents()]
+
+        def follow(hint: str, begin: str, expected: int = 0) -> None:
+            words = command(hint, begin, NAME="shop", TABLE="public.t")
+            assert main(words) == expected, words
+
+        def codes() -> set[str]:
+            return {one["code"] for one in service.call("GET", "/findings")["findings"]}
 
         DeltaTable(str(lake / "current" / "public.t")).delete("id <= 3")
         pg18.execute("INSERT INTO t VALUES (2000, 'while')")
@@ -315,10 +352,42 @@ def test_a_lake_is_compared_and_mended_by_the_service(
         assert (table["differences"], table["more"]) == (3, False)
         assert (table["source_rows"], table["target_rows"]) == (1001, 998)
 
-        service.call("POST", "/subscriptions/shop/tables/public.t/resync")
+        # The role may not read it any more when the job comes to it: the load fails, and says what
+        # mends that.
+        fired = [("firing", "lake_differs")]
+        (alert,) = told(*fired)
+        (finding,) = service.call("GET", "/findings")["findings"]
+        for field in ("subject", "title", "detail", "remedy"):
+            assert alert[field] == finding[field]
+        assert alert["subject"] == "shop"
+        hint = str(alert["remedy"])
+        with pg18.connect() as other, other.transaction():
+            other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            follow(hint, "subscription resync-table")
+            other.execute(f"REVOKE SELECT ON t FROM {reader}".encode())
+        wait(service, lambda s: s["table_states"][0]["resync"]["state"] == "failed")
+        (failed,) = (one for one in service.call("GET", "/findings")["findings"]
+                     if one["code"] == "resync_failed")  # fmt: skip
+        assert failed["subject"] == "shop/public.t"
+        fired.append(("firing", "resync_failed"))
+        alert = told(*fired)[-1]
+        assert (alert["subject"], alert["remedy"]) == (failed["subject"], failed["remedy"])
+        # An event it is when it has lasted a few seconds.
+        wait(service, lambda _: happened("problem") == ["lake_differs", "resync_failed"])
+        (grant,) = statements(alert["detail"])
+        pg18.execute(grant)
+        follow(alert["remedy"], "subscription resync-table")
         wait(service, lambda s: s["table_states"][0]["resync"]["state"] == "done")
-        found = compared()
+        # Loaded; that it is equal nobody knows before the next comparison.
+        assert codes() == {"lake_differs"}
+        fired.append(("resolved", "resync_failed"))
+        told(*fired)
+        follow(hint, "subscription verify")
+        found = service.call("GET", "/subscriptions/shop")["verification"]
         assert (found["state"], found["tables"][0]["target_rows"]) == ("equal", 1001)
+        assert codes() == set()
+        fired.append(("resolved", "lake_differs"))
+        told(*fired)
 
         # Killed in the middle, and with the service.
         directory = tmp_path / "data" / "subscriptions" / "shop" / "verification"
@@ -329,16 +398,28 @@ def test_a_lake_is_compared_and_mended_by_the_service(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(record.pid, signal.SIGKILL)
-        told = wait(service, lambda s: s["verification"]["state"] != "running")
-        assert told["verification"]["state"] == "failed"
-        assert "was killed by SIGKILL" in told["verification"]["error"]["message"]
+        found = wait(service, lambda s: s["verification"]["state"] != "running")["verification"]
+        assert found["state"] == "failed"
+        assert "was killed by SIGKILL" in found["error"]["message"]
+        fired.append(("firing", "comparison_failed"))
+        told(*fired)
+        wait(service, lambda _: happened("problem")[2:] == ["comparison_failed"])
         service.call("POST", "/subscriptions/shop/verify", json={})
         serve.kill()
         serve.start()
-        told = service.call("GET", "/subscriptions/shop")
-        assert told["verification"]["state"] == "failed"
-        assert "the service ended" in told["verification"]["error"]["message"]
+        found = service.call("GET", "/subscriptions/shop")["verification"]
+        assert found["state"] == "failed"
+        assert "the service ended" in found["error"]["message"]
         # The job goes on all the while.
         assert wait(service, lambda s: s["state"] == "streaming")["restarts"] == 0
-    finally:
-        serve.stop()
+        # Of the one that failed next nobody is told again.
+        alert = told(*fired)[-1]
+        follow(alert["remedy"], "subscription verify")
+        assert service.call("GET", "/subscriptions/shop")["verification"]["state"] == "equal"
+        assert codes() == set()
+        fired.append(("resolved", "comparison_failed"))
+        told(*fired)
+        assert service.call("GET", "/alerts", params={"state": "firing"})["alerts"] == []
+        wait(service, lambda _: len(happened("resolved")) == len(told_of))
+        assert happened("problem") == ["lake_differs", "resync_failed", "comparison_failed"]
+        assert happened("resolved") == ["resync_failed", "lake_differs", "comparison_failed"]

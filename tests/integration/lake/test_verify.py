@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.killed_driver import run_killed
 from harness.service import service_in_process
 from spillway.errors import LakeError
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.read import Lake
-from spillway.lake.state import boundaries
+from spillway.lake.state import boundaries, commit_points
 from spillway.lake.verify.comparison import Difference
 from spillway.lake.verify.run import VerifySettings, verify
 
@@ -132,7 +133,50 @@ def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> No
         for thread in threads:
             thread.join()
     assert failures == []
-    assert not any(entry.name.isdecimal() for entry in boundaries.folder(bank.path).iterdir())
+    assert requests_for(bank.path) == []
+
+
+@pytest.mark.long
+def test_one_that_is_killed_leaves_nothing_for_ever(bank: Bank, spark: SparkSession) -> None:
+    """Killed while it holds the job and has asked for a batch: the job is not held, ends a batch
+    there, and removes what was asked for; so does a job that finds it is past it.
+    """
+    settings = {
+        "path": str(bank.path),
+        "source_dsn": bank.verify_settings.source_dsn,
+        "grpc": bank.verify_settings.grpc,
+    }
+    change = "UPDATE accounts SET balance = balance + 1 WHERE id = 1"
+    bank.database.execute(change)
+    run_job(bank.settings, spark=spark)
+    for round_ in range(2):
+        bank.database.execute(change)
+        run_killed(spark, "lake.verify_asked=kill", "verify", settings)
+        (left,) = requests_for(bank.path)
+        bank.database.execute(change)
+        if round_ == 0:
+            run_job(bank.settings, spark=spark)
+            assert left in [point.lsn_value for point in commit_points.points(bank.path)]
+        else:
+            # It dies between what says that the batch is there and the removal.
+            job = {
+                "slot": "s",
+                "path": str(bank.path),
+                "checkpoint": str(bank.settings.checkpoint),
+                "grpc": bank.settings.grpc,
+            }
+            run_killed(spark, "lake.before_served=kill", "job", job)
+            assert requests_for(bank.path) == [left]
+            assert left in [point.lsn_value for point in commit_points.points(bank.path)]
+            run_job(bank.settings, spark=spark)
+        assert requests_for(bank.path) == []
+    accounts = replace(bank.verify_settings, tables=("public.accounts",))
+    assert verify(accounts, spark=spark).equal
+
+
+def requests_for(lake: Path) -> list[int]:
+    names = [entry.name for entry in boundaries.folder(lake).iterdir()]
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 @pytest.mark.long

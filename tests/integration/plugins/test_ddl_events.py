@@ -148,8 +148,15 @@ def test_every_kind_of_change_is_told(database: Database, tmp_path: Path) -> Non
         assert [kind for kind, *_ in _changes(event)] == ["detach_partition"]
         event = after("ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (10)")
         assert [kind for kind, *_ in _changes(event)] == ["attach_partition"]
-        database.execute("ALTER TABLE p ADD COLUMN w int DEFAULT 3")
-        assert {event["table"] for event in decoded.events()} == {"p", "p1"}
+        event = after("CREATE TABLE p2 PARTITION OF p DEFAULT PARTITION BY LIST (v)")
+        event = after("CREATE TABLE p3 PARTITION OF p2 DEFAULT")
+        # What older rows have is known of the partitions alone.
+        database.execute(
+            "ALTER TABLE p ADD COLUMN w int DEFAULT 3; ALTER TABLE p ALTER w SET DEFAULT 4"
+        )
+        events = {event["table"]: event["changes"][0]["definition"] for event in decoded.events()}
+        assert events.keys() == {"p", "p1", "p2", "p3"}
+        assert {column["missing"] for column in events.values()} == {"3"}
     finally:
         decoded.close()
 

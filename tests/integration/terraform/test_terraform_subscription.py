@@ -5,15 +5,27 @@ Spark job: they are disabled.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.fake_service import FakeService
 from harness.terraform_core import UNKNOWN, Core, Refused
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.declarations.postgres_options import POSTGRES_OPTIONS
+from spillway.pg.lsn import Lsn
 from spillway.subscriber import targets
+from spillway.subscriber.model import (
+    Failure,
+    SubscriptionSpec,
+    TableResync,
+    TableState,
+    Verification,
+    VerificationState,
+    VerifiedTable,
+)
 from spillway.subscriber.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -473,3 +485,36 @@ def test_subscription_as_data(core: Core, config: dict[str, Any]) -> None:
     assert shown["slot"] == "lake"
     assert shown["error"] is None
     assert shown["table_states"] == []
+    assert shown["verification"] is None
+
+
+def test_comparisons_and_loads_as_data(plugin: Core) -> None:
+    """As the service tells them."""
+    at = datetime(2026, 11, 26, 10, tzinfo=UTC)
+    differs = VerifiedTable("public.t", equal=False, source_rows=2, target_rows=1, differences=1,
+                            more=False)  # fmt: skip
+    same = VerifiedTable("public.u", equal=True, source_rows=1, target_rows=1, differences=0,
+                         more=False)  # fmt: skip
+    resync = TableResync("failed", at, at, reason="It may not be read.")
+    tables = (TableState("public.t", "ready", 5, resync=resync), TableState("public.u", "ready"))
+    found = Verification(VerificationState.DIFFERENT, at, at, Lsn(0x30), (differs, same))
+    with FakeService() as service:
+        service.engine.add_source("shop")
+        service.engine.add_slot("lake")
+        target = {"kind": "lake", "path": "/"}
+        service.run(service.subscriptions.create(SubscriptionSpec("lake", "shop", "shop", target)))
+        service.subscriptions.change("lake", table_states=tables, verification=found)
+        plugin.configure(endpoint=service.environment["SPILLWAY_URL"], token=None)
+        shown = plugin.data("spillway_subscription", name="lake")
+        verification = shown["verification"]
+        assert verification["state"] == "different"
+        assert (verification["lsn"], verification["differing"]) == ("0/30", ["public.t"])
+        assert (verification["ended_at"], verification["reason"]) == ("2026-11-26T10:00:00Z", None)
+        told = [(one["table"], one["resync_state"], one["resync_reason"])
+                for one in shown["table_states"]]  # fmt: skip
+        assert told == [("public.t", "failed", "It may not be read."), ("public.u", None, None)]
+        why = Failure("not_ready", "no snapshot", "Wait.")
+        failed = Verification(VerificationState.FAILED, at, at, error=why)
+        service.subscriptions.change("lake", verification=failed)
+        verification = plugin.data("spillway_subscription", name="lake")["verification"]
+        assert (verification["state"], verification["reason"]) == ("failed", "no snapshot")

@@ -14,6 +14,7 @@ import pytest
 
 from harness.go_programs import PGLOGREPL, program_of
 from harness.service import service_in_process
+from harness.tiers import on_every_major
 
 if TYPE_CHECKING:
     from harness.cluster import Database
@@ -48,11 +49,12 @@ def _run_sh(script: str, service: Service, folder: Path) -> None:
     assert done.returncode == 0, (script, done.stderr)
 
 
-def test_psycopg2(pg15: Database, tmp_path: Path) -> None:
-    pg15.execute("CREATE TABLE t (i int)")
+@on_every_major
+def test_psycopg2(pg: Database, tmp_path: Path) -> None:
+    pg.execute("CREATE TABLE t (i int)")
     with service_in_process(tmp_path / "data") as service:
-        service.create_source(pg15.cluster.dsn(), pg15.name)
-        (_, user), (kind, reader) = _blocks("use-psycopg2.md", service, pg15)
+        service.create_source(pg.cluster.dsn(), pg.name)
+        (_, user), (kind, reader) = _blocks("use-psycopg2.md", service, pg)
         assert kind == "python"
         _run_sh(user, service, tmp_path)
         for number in (1, 2):
@@ -62,18 +64,19 @@ def test_psycopg2(pg15: Database, tmp_path: Path) -> None:
             ) as process:
                 assert process.stdout is not None
                 _wait(service, active=True)
-                pg15.execute("INSERT INTO t VALUES (%s)", [number])
+                pg.execute("INSERT INTO t VALUES (%s)", [number])
                 _until(process.stdout, f"table public.t: INSERT: i[integer]:{number}")
                 process.kill()
             _wait(service, active=False)
 
 
-def test_pglogrepl(pg15: Database, tmp_path: Path) -> None:
-    pg15.execute("CREATE TABLE t (i int)")
-    pg15.execute("CREATE PUBLICATION p FOR ALL TABLES")
+@on_every_major
+def test_pglogrepl(pg: Database, tmp_path: Path) -> None:
+    pg.execute("CREATE TABLE t (i int)")
+    pg.execute("CREATE PUBLICATION p FOR ALL TABLES")
     with service_in_process(tmp_path / "data") as service:
-        service.create_source(pg15.cluster.dsn(), pg15.name)
-        (_, user), (kind, source) = _blocks("use-pglogrepl.md", service, pg15)
+        service.create_source(pg.cluster.dsn(), pg.name)
+        (_, user), (kind, source) = _blocks("use-pglogrepl.md", service, pg)
         assert kind == "go"
         client = program_of(PGLOGREPL, source, tmp_path / "client")
         if client is None:
@@ -85,7 +88,7 @@ def test_pglogrepl(pg15: Database, tmp_path: Path) -> None:
         with subprocess.Popen([client], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             _until(process.stdout, "streaming")
-            pg15.execute("INSERT INTO t VALUES (1)")
+            pg.execute("INSERT INTO t VALUES (1)")
             assert _until(process.stdout, "Commit") == ["Begin", "Relation", "Insert", "Commit"]
             process.kill()
 

@@ -446,6 +446,7 @@ def test_while_a_table_is_copied(stage: Stage) -> None:
                 assert len(stage.slots(theirs)) == (0 if end == subscription.drop else 1)
 
 
+@pytest.mark.long
 def test_killed_before_a_drop_is_answered(stage: Stage) -> None:
     """A worker that has copied a table drops its slot in the transaction that says so. The service
     dies when the slot is gone and the worker was not told: it comes again for it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from harness.page_shell import PageShell
 from harness.postgresql_subscription import wait_until
 from harness.service import service_in_process
+from harness.tiers import on_every_major
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -17,39 +18,41 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "create-subscription.md"
 
 
-def test_the_page_is_followed(pg18: Database, pg15: Database, tmp_path: Path) -> None:
-    subscriber = pg15
+@on_every_major
+def test_the_page_is_followed(pg: Database, pg15: Database, pg18: Database, tmp_path: Path) -> None:
+    # Not on the same server: CREATE SUBSCRIPTION to itself waits for its own transaction.
+    subscriber = pg18 if pg.cluster.major == 15 else pg15
     with service_in_process(tmp_path / "data") as service:
         shell = PageShell(tmp_path, service.http_port)
         # The page's source and database are both called shop, and here both as the database.
-        service.create_source(pg18.cluster.dsn(), pg18.name)
-        page = re.sub(r"\bshop\b", pg18.name, PAGE.read_text())
+        service.create_source(pg.cluster.dsn(), pg.name)
+        page = re.sub(r"\bshop\b", pg.name, PAGE.read_text())
         serve, *blocks = re.findall(r"```(?:sh|sql)\n(.*?)```", page, re.DOTALL)
         assert "--pg-port 55432" in serve
         user, on_source, on_subscriber, states, show, slot, past, move, drop_old, end = (
             block.replace("55432", str(service.pg_port)) for block in blocks
         )
         shell(user)
-        pg18.execute(on_source)
+        pg.execute(on_source)
         run(subscriber, on_subscriber)
         wait_until("the table is ready", lambda: subscriber.query(states) == [("orders", "r")])
-        assert arrives(pg18, subscriber, "orders", 2) == [(1, "tea"), (2, "more")]
+        assert arrives(pg, subscriber, "orders", 2) == [(1, "tea"), (2, "more")]
         shown = shell(show)
         assert "orders" in shown
         assert "127.0.0.1" in shown
 
-        begin_old(pg18, subscriber)
+        begin_old(pg, subscriber)
         shell(slot)
         position = Lsn.parse(service.slot("moved")["confirmed_flush_lsn"])
-        arrives(pg18, subscriber, "old_orders", 1)
-        wait_until("it is past", lambda: Lsn.parse(str(pg18.value(past))) >= position)
+        arrives(pg, subscriber, "old_orders", 1)
+        wait_until("it is past", lambda: Lsn.parse(str(pg.value(past))) >= position)
         run(subscriber, move)
-        assert arrives(pg18, subscriber, "old_orders", 2) == [(1, "more"), (2, "more")]
+        assert arrives(pg, subscriber, "old_orders", 2) == [(1, "more"), (2, "more")]
         assert {one["slot_name"] for one in service.call("GET", "/slots")["slots"]} == {
             "orders",
             "moved",
         }
-        pg18.execute(drop_old)
+        pg.execute(drop_old)
         run(subscriber, end)
         assert service.call("GET", "/slots")["slots"] == []
 

@@ -15,6 +15,7 @@ from harness.debezium import DebeziumEngine, kept_offsets
 from harness.pgjdbc import connect_with
 from harness.servers import client
 from harness.service import service_in_process
+from harness.tiers import on_every_major
 from spillway.demo.private_postgres import SUPERUSER
 
 if TYPE_CHECKING:
@@ -75,11 +76,12 @@ class Page:
         assert done.returncode == 0, (script, done.stderr)
 
 
-def test_pgjdbc(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
-    pg18.execute("CREATE TABLE t (i int); CREATE PUBLICATION orders FOR TABLE t")
+@on_every_major
+def test_pgjdbc(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
+    pg.execute("CREATE TABLE t (i int); CREATE PUBLICATION orders FOR TABLE t")
     with service_in_process(tmp_path / "data") as service:
-        service.create_source(pg18.cluster.dsn(), pg18.name)
-        page = Page("use-pgjdbc.md", service, pg18, tmp_path)
+        service.create_source(pg.cluster.dsn(), pg.name)
+        page = Page("use-pgjdbc.md", service, pg, tmp_path)
         (user,) = page.blocks("sh")
         page.run(user)
         (asked,) = page.properties()
@@ -91,7 +93,7 @@ def test_pgjdbc(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
         }
         for statement in re.sub(r"\n +", "", java).split(";\n"):
             if "stream.read" in statement:
-                pg18.execute("INSERT INTO t VALUES (5)")
+                pg.execute("INSERT INTO t VALUES (5)")
             # But for the types of its variables, what Java is called with is Python.
             called = re.sub(r"^\w+ (?=\w+ = )", "", statement).replace(".class", "")
             exec(called, known)
@@ -101,12 +103,13 @@ def test_pgjdbc(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
         known["connection"].close()
 
 
-def test_debezium(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
-    pg18.execute("CREATE TABLE t (i int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    pg18.execute("CREATE TABLE u (i int PRIMARY KEY); INSERT INTO u VALUES (1)")
+@on_every_major
+def test_debezium(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
+    pg.execute("CREATE TABLE t (i int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    pg.execute("CREATE TABLE u (i int PRIMARY KEY); INSERT INTO u VALUES (1)")
     with service_in_process(tmp_path / "data") as service:
-        service.create_source(pg18.cluster.dsn(), pg18.name)
-        page = Page("use-debezium.md", service, pg18, tmp_path)
+        service.create_source(pg.cluster.dsn(), pg.name)
+        page = Page("use-debezium.md", service, pg, tmp_path)
         user, create_slot, wait, drop_slot = page.blocks("sh")
         page.run(user)
         four_lines, others = page.properties()
@@ -114,18 +117,18 @@ def test_debezium(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
         options = {**others, **four_lines, **kept_offsets(tmp_path / "first")}
         with DebeziumEngine(jvm, {**options, "slot.drop.on.stop": "true"}) as engine:
             engine.wait_until(lambda seen: len(seen) == 3)
-            pg18.execute("INSERT INTO t VALUES (3)")
+            pg.execute("INSERT INTO t VALUES (3)")
             engine.wait_until(lambda seen: len(seen) == 4)
             assert _rows(engine.events[:3]) == [("r", "t", 1), ("r", "t", 2), ("r", "u", 1)]
             assert _rows(engine.events[3:]) == [("c", "t", 3)]
             (shown,) = service.call("GET", "/slots")["slots"]
             assert shown["slot_name"] == "orders"
-            assert _slots(pg18) == []
+            assert _slots(pg) == []
         assert service.call("GET", "/slots")["slots"] == []
         # One that has read from the primary.
         primary = {
             "database.hostname": "127.0.0.1",
-            "database.port": str(pg18.cluster.port),
+            "database.port": str(pg.cluster.port),
             "database.user": SUPERUSER,
             "database.password": "none",
         }
@@ -134,19 +137,19 @@ def test_debezium(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
         with DebeziumEngine(jvm, {**others, **primary, **offsets}) as engine:
             engine.wait_until(lambda seen: len(seen) == 4)
             page.run(create_slot)
-            with _changing(pg18):
+            with _changing(pg):
                 page.run(wait)
-            known = int(pg18.value("SELECT count(*) FROM t")) + 1
+            known = int(pg.value("SELECT count(*) FROM t")) + 1
             engine.wait_until(lambda seen: len(seen) == known)
-        assert _slots(pg18) == [("orders",)]
-        pg18.execute("INSERT INTO t VALUES (-1)")
+        assert _slots(pg) == [("orders",)]
+        pg.execute("INSERT INTO t VALUES (-1)")
         with DebeziumEngine(jvm, {**others, **four_lines, **offsets}) as engine:
             engine.wait_until(bool)
             page.run(drop_slot)
-            pg18.execute("INSERT INTO t VALUES (-2)")
+            pg.execute("INSERT INTO t VALUES (-2)")
             engine.wait_until(lambda seen: len(seen) == 2)
             assert _rows(engine.events) == [("c", "t", -2), ("c", "t", -1)]
-        assert _slots(pg18) == []
+        assert _slots(pg) == []
 
 
 @contextmanager

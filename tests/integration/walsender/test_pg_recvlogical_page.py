@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.servers import client
 from harness.service import service_in_process
+from harness.tiers import on_every_major
 
 if TYPE_CHECKING:
     from harness.cluster import Database
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "use-pg-recvlogical.md"
 
 
-def test_the_page_is_followed(pg15: Database, tmp_path: Path) -> None:
+@on_every_major
+def test_the_page_is_followed(pg: Database, tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -30,16 +32,16 @@ def test_the_page_is_followed(pg15: Database, tmp_path: Path) -> None:
     said = []
     with service_in_process(tmp_path / "data") as service:
         # The page's source and database are both called shop, and here both as the database.
-        service.create_source(pg15.cluster.dsn(), pg15.name)
+        service.create_source(pg.cluster.dsn(), pg.name)
         for block in blocks:
             if "spillway serve" in block:
                 assert "--pg-port 55432" in block
                 continue
             if "--start" in block:
-                pg15.execute("CREATE TABLE t (i int)")
-                pg15.execute("INSERT INTO t VALUES (5)")
-                service.wait_decoded("audit", pg15)
-            script = re.sub(r"\bshop\b", pg15.name, block).replace("55432", str(service.pg_port))
+                pg.execute("CREATE TABLE t (i int)")
+                pg.execute("INSERT INTO t VALUES (5)")
+                service.wait_decoded("audit", pg)
+            script = re.sub(r"\bshop\b", pg.name, block).replace("55432", str(service.pg_port))
             done = subprocess.run(
                 ["bash", "-ec", script],
                 env={

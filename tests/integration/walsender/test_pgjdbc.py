@@ -22,6 +22,8 @@ from harness.pgjdbc import (
     rows,
     stream,
 )
+from harness.postgresql_subscription import wait_until
+from harness.tiers import on_every_major
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.pg.lsn import Lsn
 
@@ -47,6 +49,7 @@ def doors(database: Database, service: Service) -> tuple[Door, Door]:
     )
 
 
+@on_every_major
 def test_replication_api(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
     pg.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
     pg.execute("CREATE PUBLICATION p FOR ALL TABLES")
@@ -219,12 +222,15 @@ def _producing(database: Database) -> Iterator[None]:
         producer.join()
 
 
+@on_every_major
 def test_sql(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
     with serving(pg, tmp_path) as (service, _):
         said = []
         for door in doors(pg, service):
             connection = connect(jvm, door, ApplicationName="a program")
-            said.append([(step.__name__, step(jvm, connection)) for step in STEPS])
+            told: list[object] = [(step.__name__, step(jvm, connection)) for step in STEPS]
+            told += [_cancel(pg, connection), _drop(connection)]
+            said.append(told)
             connection.close()
         assert said[1] == said[0]
 
@@ -339,21 +345,22 @@ def _state(_: Jvm, connection: Any) -> object:
     ]
 
 
-def _cancel(_: Jvm, connection: Any) -> object:
+def _cancel(pg: Database, connection: Any) -> object:
     statement = connection.createStatement()
     sleeping: list[Failure | None] = []
     thread = threading.Thread(
         target=lambda: sleeping.append(failure(statement.execute, "SELECT pg_sleep(60)"))
     )
     thread.start()
-    while thread.is_alive():
-        # One that comes before the statement does ends nothing.
-        statement.cancel()
-        thread.join(0.05)
+    # A cancel that comes before the statement does ends nothing, and one behind it the next.
+    at_work = "FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(60)'"
+    wait_until("it sleeps", lambda: pg.value(f"SELECT count(*) {at_work}") == 1)
+    statement.cancel()
+    thread.join()
     return [sleeping, rows(connection, "SELECT 1")]
 
 
-def _drop(_: Jvm, connection: Any) -> object:
+def _drop(connection: Any) -> object:
     return connection.createStatement().execute("DROP TABLE made")
 
 
@@ -366,11 +373,10 @@ STEPS = (
     _large_values,
     _catalog,
     _state,
-    _cancel,
-    _drop,
 )
 
 
+@on_every_major
 def test_slots_by_sql(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
     """What tools ask of slots on an ordinary connection, by one statement that stays prepared."""
     with serving(pg, tmp_path) as (service, _):

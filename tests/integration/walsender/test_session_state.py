@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg import pq
 
 from harness.pg_port import create_user, dsn_of, serving
 from harness.replication_client import ReplicationClient
+from spillway.walsender import printing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,3 +111,141 @@ def test_a_second_stream(pg15: Database, tmp_path: Path) -> None:
         pg15.query("SELECT pg_drop_replication_slot('s')")
         assert seen[0] == seen[1]
         assert seen[0][1] == 0
+
+
+#: In a file that initdb writes, or of one database.
+SETTINGS = {
+    "TimeZone": "Europe/Berlin",
+    "DateStyle": "SQL, DMY",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "escape",
+}
+
+
+def test_what_the_source_has_is_printed_by(pg15: Database, tmp_path: Path) -> None:
+    """What a client neither gives nor sets is as in its database's sessions."""
+    for name, value in SETTINGS.items():
+        pg15.execute(f"ALTER DATABASE \"{pg15.name}\" SET {name} = '{value}'")
+    pg15.execute("CREATE TABLE t (a timestamptz, b date, c interval, d bytea, e float8)")
+
+    def seen(conninfo: str, lsn: str, statement: str | None = None) -> list[bytes]:
+        with ReplicationClient(conninfo) as client:
+            if statement is not None:
+                assert client.run(statement).failure is None
+            client.start("s")
+            client.read_to(lsn)
+            return [frame.data for frame in client.frames]
+
+    with serving(pg15, tmp_path) as (service, dsn):
+        create_user(service, "both", pg15.name, manage_slots=True, run_sql=True)
+        both = dsn_of(service, "both", pg15.name)
+        service.create_slot("s", pg15.name)
+        service.create_slot("own", pg15.name, options={"timezone": "Asia/Tokyo"})
+        pg15.query("SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
+        pg15.execute(
+            "INSERT INTO t VALUES "
+            "('2024-07-01 12:00Z', '2024-07-02', '1 day 2 hours', '\\x00ff', 0.1)"
+        )
+        end = service.wait_decoded("s", pg15)
+        expected = seen(pg15.dsn, end)
+        assert b"'01/07/2024 14:00:00 CEST' b[date]:'02/07/2024' c[interval]:'P1DT2H'" in (
+            b"".join(expected)
+        )
+        assert seen(dsn, end) == expected
+        given = " options='-c datestyle=German -c timezone=America/Lima'"
+        for statement, more in (
+            (None, given),
+            ("SET TimeZone = 'Asia/Tokyo'", ""),
+            ("SET bytea_output = hex", given),
+        ):
+            expected = seen(pg15.dsn + more, end, statement)
+            assert seen(both + more, end, statement) == expected
+        peek = "SELECT data FROM pg_logical_slot_peek_changes('s', NULL, NULL)"
+        with psycopg.connect(both) as session, pg15.connect() as theirs:
+            found = session.execute(peek).fetchall()
+            assert "CEST" in str(found)
+            # What a server reports of its settings is what can be known of a session's.
+            masked = [row[0].replace("\\x00ff", "\\000\\377") for row in found]
+            assert masked == [row[0] for row in theirs.execute(peek).fetchall()]
+        assert "21:00:00 JST" in str(service.peek("own", {"datestyle": "SQL"}))
+        with ReplicationClient(dsn) as client:
+            client.start("own")
+            client.read_to(end)
+            assert b"21:00:00 JST" in b"".join(frame.data for frame in client.frames)
+        pg15.query("SELECT pg_drop_replication_slot('s')")
+
+
+def test_settings_that_there_are_not(pg15: Database, tmp_path: Path) -> None:
+    """They are refused at once, in the server's words."""
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "both", pg15.name, run_sql=True)
+        for settings in (
+            "options='-c no_such_setting=1'",
+            "options='-c timezone=Nowhere'",
+            "options='-c wal_sender_timeout=soon'",
+            "options='-c fsync=off'",
+            "options=word",
+        ):
+            refused = []
+            for conninfo in (pg15.dsn, dsn_of(service, "both", pg15.name)):
+                with pytest.raises(ConnectionRefusedError) as error:
+                    ReplicationClient(f"{conninfo} {settings}")
+                refused.append(str(error.value).partition("FATAL:")[2])
+            assert refused[0] == refused[1] != "", settings
+
+
+def test_answers_are_in_the_clients_encoding(pg15: Database, tmp_path: Path) -> None:
+    """What is answered here is, too: errors with names, IDENTIFY_SYSTEM's database."""
+    name = "dbé日"
+    database = pg15.cluster.create_database(name)
+
+    def answers(conninfo: str, encoding: str) -> list[bytes]:
+        text = "é" if encoding == "LATIN1" else "日"
+        codec = {"LATIN1": "latin-1", "EUC_JP": "euc_jp", "GB18030": "gb18030"}[encoding]
+        commands = [f'DROP_REPLICATION_SLOT "{text}"']
+        if encoding == "GB18030":
+            commands.append("IDENTIFY_SYSTEM")
+        found = []
+        with ReplicationClient(f"{conninfo} client_encoding={encoding}") as client:
+            for command in commands:
+                result = client.run_bytes(command.encode(codec))
+                if command == "IDENTIFY_SYSTEM":
+                    found.append(result.get_value(0, 3) or b"")
+                else:
+                    found.append(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"")
+        return found
+
+    try:
+        with serving(database, tmp_path) as (_, dsn):
+            for encoding in ("LATIN1", "EUC_JP", "GB18030"):
+                expected = answers(database.dsn, encoding)
+                assert answers(dsn, encoding) == expected, encoding
+    finally:
+        pg15.cluster.drop_database(name)
+
+
+@pytest.mark.long
+def test_a_session_that_hangs_and_a_stream(
+    pg15: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printing, "WAIT_S", 0.2)
+    pg15.execute("CREATE TABLE t (i int)")
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "both", pg15.name, manage_slots=True, run_sql=True)
+        service.create_slot("s", pg15.name)
+        pg15.execute("INSERT INTO t VALUES (1)")
+        end = str(pg15.value("SELECT pg_current_wal_flush_lsn()::text"))
+        with ReplicationClient(dsn_of(service, "both", pg15.name)) as client:
+            ((backend,),) = client.run("SELECT pg_backend_pid()").rows
+            assert backend is not None
+            os.kill(int(backend), signal.SIGSTOP)
+            try:
+                client.start("s")
+                client.read_to(end)
+            finally:
+                os.kill(int(backend), signal.SIGCONT)
+            assert client.frames
+            client.finish_copy()
+            # What had been set there is not there any more, so nothing is answered in its stead.
+            with pytest.raises(psycopg.Error):
+                client.run("SELECT 1")

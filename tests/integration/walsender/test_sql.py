@@ -501,6 +501,15 @@ def _statements(slot: str) -> list[tuple[str, list[object] | None]]:
             ),
             None,
         ),
+        (
+            (
+                "SELECT s.*, r.slot_name AS name FROM pg_replication_slots r JOIN "
+                "(SELECT slot_name, spill_txns, spill_bytes, stream_count, stats_reset IS NULL "
+                f"FROM pg_stat_replication_slots WHERE slot_name LIKE '{slot}%') s "
+                "ON s.slot_name = r.slot_name ORDER BY 1"
+            ),
+            None,
+        ),
         (f"SELECT pg_drop_replication_slot('{slot}_4')", None),
         (f"SELECT pg_drop_replication_slot('{slot}_5')", None),
         ("SELECT pg_drop_replication_slot(NULL)", None),
@@ -691,7 +700,7 @@ def test_prepared_statements_are_fresh(pg15: Database, tmp_path: Path) -> None:
             service.slot("new")
             # Forms that can't be served are refused, and say what can.
             for refused in (
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots",
+                "SELECT pg_drop_replication_slot('new') WHERE now() > '2020-01-01'",
                 "PREPARE p AS SELECT * FROM pg_replication_slots",
                 "SELECT 1; SELECT pg_drop_replication_slot('new')",
             ):
@@ -704,3 +713,112 @@ def test_prepared_statements_are_fresh(pg15: Database, tmp_path: Path) -> None:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     carol.execute("SELECT pg_drop_replication_slot('new')")
                 assert carol.info.transaction_status == pq.TransactionStatus.INERROR
+
+
+#: Calls under a condition that is not true, or is; what people's scripts have.
+_CONDITIONAL = [
+    "SELECT pg_drop_replication_slot('a') WHERE false",
+    "SELECT pg_drop_replication_slot('a') FROM pg_replication_slots WHERE slot_name = 'none'",
+    (
+        "SELECT pg_drop_replication_slot('a') FROM pg_replication_slots WHERE slot_name = 'a' "
+        "AND active"
+    ),
+    (
+        "SELECT lsn IS NULL FROM pg_create_logical_replication_slot('a', 'test_decoding') "
+        "WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = 'a')"
+    ),
+    (
+        "SELECT (SELECT 1 FROM pg_create_logical_replication_slot('c', 'test_decoding')) "
+        "WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = 'none')"
+    ),
+    (
+        "SELECT 'made' FROM pg_create_logical_replication_slot('d', 'test_decoding') WHERE "
+        "NOT EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = 'd')"
+    ),
+    (
+        "SELECT slot_name, pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        "WHERE slot_name LIKE 'none%' OR slot_name IN ('b', 'd') AND NOT active"
+    ),
+    (
+        "SELECT data FROM pg_logical_slot_peek_changes('a', NULL, NULL, VARIADIC "
+        "ARRAY['skip-empty-xacts', '1']) WHERE data LIKE 'none%' LIMIT 5"
+    ),
+    (
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = "
+        "'a' AND active_pid IS NOT NULL"
+    ),
+]
+#: Of none of them PostgreSQL asks for a row.
+_WITHOUT_ROWS = [
+    "SELECT pg_drop_replication_slot('a') LIMIT 0",
+    "SELECT pg_drop_replication_slot('a') LIMIT '0'::int8",
+    "SELECT pg_drop_replication_slot('a') LIMIT (1 - 1)",
+    "SELECT pg_drop_replication_slot('a') LIMIT 1 - 1",
+    "SELECT pg_drop_replication_slot('a') FETCH FIRST 0 ROWS ONLY",
+    "SELECT * FROM (SELECT pg_drop_replication_slot('a')) AS s LIMIT 0",
+    "SELECT * FROM (SELECT pg_drop_replication_slot('a')) AS s WHERE false",
+    "SELECT (SELECT pg_drop_replication_slot('a')) FROM pg_class WHERE oid = 0",
+    "SELECT pg_drop_replication_slot('a') UNION ALL SELECT NULL LIMIT 0",
+    "SELECT data FROM pg_logical_slot_get_changes('a', NULL, NULL) LIMIT 0",
+    "SELECT data FROM pg_logical_slot_get_changes('a', NULL, NULL) LIMIT 1 - 1",
+    "SELECT data FROM pg_logical_slot_get_changes('a', NULL, NULL) FETCH NEXT 0 ROWS ONLY",
+    "SELECT * FROM (SELECT * FROM pg_logical_slot_get_changes('a', NULL, NULL)) AS s LIMIT 0",
+]
+
+
+def test_calls_for_no_row(pg15: Database, tmp_path: Path) -> None:
+    """PostgreSQL does not call what nobody asks a row of; here it is not called either."""
+    pg15.execute("CREATE TABLE t (i int)")
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "bob", pg15.name, run_sql=True, manage_slots=True)
+        service.create_slot("a", pg15.name)
+        pg15.query("SELECT pg_create_logical_replication_slot('a', 'test_decoding')")
+        pg15.execute("INSERT INTO t VALUES (1)")
+        service.wait_decoded("a", pg15)
+        peek = "SELECT data FROM pg_logical_slot_peek_changes('a', NULL, NULL)"
+        for conninfo in (pg15.dsn, dsn_of(service, "bob", pg15.name)):
+            with psycopg.connect(conninfo, autocommit=True) as session:
+                for statement in _WITHOUT_ROWS:
+                    try:
+                        assert session.execute(statement.encode()).fetchall() == []
+                    except psycopg.errors.FeatureNotSupported:
+                        assert conninfo != pg15.dsn, statement
+                    assert len(session.execute(peek).fetchall()) == 3, statement
+                for limit in (0, 1):
+                    call = "SELECT pg_drop_replication_slot('a') LIMIT %s"
+                    assert len(session.execute(call, [limit]).fetchall()) == limit
+
+
+def test_calls_under_conditions(pg15: Database, tmp_path: Path) -> None:
+    """They are run where PostgreSQL would run them, and nowhere else."""
+    names = "SELECT slot_name FROM pg_replication_slots WHERE slot_name < 'e' ORDER BY 1"
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "bob", pg15.name, run_sql=True, manage_slots=True)
+        bobs = dsn_of(service, "bob", pg15.name)
+        seen: list[list[tuple[str, object, object]]] = []
+        for conninfo in (bobs, pg15.dsn):
+            with psycopg.connect(conninfo, autocommit=True) as session:
+                for slot in "ab":
+                    session.execute(
+                        "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [slot]
+                    )
+                seen.append([])
+                for statement in _CONDITIONAL:
+                    found = session.execute(statement.encode()).fetchall()
+                    left = session.execute(names.encode()).fetchall()
+                    seen[-1].append((statement, found, left))
+                with ReplicationClient(conninfo) as reader:
+                    reader.start("a")
+                    ended = session.execute(_CONDITIONAL[-1].encode()).fetchall()
+                    seen[-1].append(("", ended, []))
+                    reader.read_to_end()
+                active = "SELECT FROM pg_replication_slots WHERE slot_name = 'a' AND active"
+                while session.execute(active.encode()).fetchall():
+                    time.sleep(0.02)
+                session.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                    "WHERE slot_name IN ('a', 'b', 'c', 'd')"
+                )
+                assert session.execute(names.encode()).fetchall() == []
+        assert seen[0] == seen[1]
+        assert seen[0][-1][1] == [(True,)]

@@ -11,8 +11,9 @@ import re
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -30,6 +31,7 @@ from spillway.admin.changes import Filter, rows_of
 from spillway.admin.conflict_view import DONE, OTHERWISE, conflict_view, remedy_of
 from spillway.admin.forms import typed_time
 from spillway.admin.rendering import Pages
+from spillway.alerts.rules import checked_rule, concerns
 from spillway.apply.conflicts.kinds import ALLOWED, DEFAULTS, ConflictKind, Resolution
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.caller import GRPC, calling
@@ -44,11 +46,19 @@ from spillway.subscriber.model import (
     LastBatch,
     SubscriptionSpec,
     SubscriptionState,
+    TableResync,
     TableState,
+    Verification,
+    VerificationState,
+    VerifiedTable,
 )
-from spillway.watch.findings import findings_of
+from spillway.watch.findings import everything, told
 from spillway.watch.history import Ring, Track
 from spillway.watch.sampler import Sampler
+
+if TYPE_CHECKING:
+    from spillway.watch.findings import Finding
+    from spillway.watch.sampler import View
 
 STATIC = Path(formats.__file__).parent / "static"
 PROJECT = Path(__file__).resolve().parents[3]
@@ -321,7 +331,7 @@ async def test_findings_come_worst_first() -> None:
         "Nobody reads slot idle",
     ]
     assert all(finding.remedy for finding in view.findings)
-    assert not findings_of([], [], [])
+    assert not everything([], [], [])
 
 
 async def test_what_is_not_asked_for_takes_the_place_of_nothing() -> None:
@@ -336,26 +346,106 @@ async def test_what_is_not_asked_for_takes_the_place_of_nothing() -> None:
     view = await Sampler(engine, FakeSubscriptions()).look()
     view = replace(view, slots=tuple(replace(one, lag_seconds=900.0) for one in view.slots))
 
-    def codes(*asked: str) -> list[str]:
-        return [finding.code for finding in view.findings_with(codes=asked or None)]
+    def codes(*asked: str) -> tuple[list[str], list[str]]:
+        heard = told(view.everything(), lambda finding: not asked or finding.code in asked)
+        superseded = sorted(code for code, subject in heard.superseded if subject == "s")
+        return [finding.code for finding in heard.findings], superseded
 
-    assert codes() == ["slot_near_limit"]
-    assert codes("slot_unread", "slot_lagging") == ["slot_unread"]
-    assert codes("slot_lagging") == ["slot_lagging"]
-    assert codes("source_down") == []
+    assert codes() == (["slot_near_limit"], ["slot_lagging", "slot_unread"])
+    assert codes("slot_unread", "slot_lagging") == (["slot_unread"], ["slot_lagging"])
+    assert codes("slot_lagging") == (["slot_lagging"], [])
+    assert codes("source_down") == ([], [])
 
 
-async def test_a_stale_subscription_hides_its_slots_lag_only_from_who_asks_for_both() -> None:
+async def lagging(engine: FakeEngine, subscriptions: FakeSubscriptions) -> View:
+    """What is seen of the slot ``a_slot``, which lags as ``a`` does, the subscription that reads
+    it.
+    """
+    view = await Sampler(engine, subscriptions).look()
+    return replace(view, slots=tuple(replace(one, lag_seconds=900.0) for one in view.slots))
+
+
+async def test_a_stale_subscription_hides_its_slots_lag_only_from_who_hears_of_both() -> None:
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    engine.add_source("shop")
+    engine.add_slot("a_slot")
+    engine.change_slot("a_slot", active=True, inactive_since=None)
+    await subscriptions.create(
+        SubscriptionSpec("a", "shop", "shop", {"kind": "lake", "path": "/"}, slot="a_slot")
+    )
+    subscriptions.change("a", lag_seconds=900.0)
+    view = await lagging(engine, subscriptions)
+
+    def heard(**rule: Any) -> tuple[list[str], frozenset[tuple[str, str]]]:
+        found = told(view.everything(), partial(concerns, checked_rule("r", rule, [])))
+        return [one.code for one in found.findings], found.superseded
+
+    both = (["subscription_stale"], frozenset({("slot_lagging", "a_slot")}))
+    assert heard() == both
+    assert heard(codes=["subscription_stale", "slot_lagging"]) == both
+    alone = (["slot_lagging"], frozenset[tuple[str, str]]())
+    assert heard(codes=["slot_lagging"]) == alone
+    # Who names the slot hears of its lag, whatever its subscription's name.
+    assert heard(subjects=["a_slot"]) == alone
+    assert heard(subjects=["a"]) == (["subscription_stale"], frozenset())
+    # That it fails, or starts again, does not end its lag.
+    for state, said in (("failed", ["subscription_failed", "slot_lagging"]),
+                        ("initializing", ["subscription_stale"])):  # fmt: skip
+        subscriptions.change("a", state=SubscriptionState(state))
+        view = await lagging(engine, subscriptions)
+        codes, superseded = heard()
+        assert codes == said
+        assert (("subscription_stale", "a") in superseded) == (state == "failed")
+
+
+async def test_what_a_comparison_and_a_load_found() -> None:
     engine, subscriptions = FakeEngine(), FakeSubscriptions()
     engine.add_source("shop")
     engine.add_slot("a")
     await subscriptions.create(SubscriptionSpec("a", "shop", "shop", {"kind": "lake", "path": "/"}))
-    subscriptions.change("a", lag_seconds=900.0)
-    view = await Sampler(engine, subscriptions).look()
-    view = replace(view, slots=tuple(replace(one, lag_seconds=900.0) for one in view.slots))
-    asked = [("subscription_stale", "slot_lagging"), ("slot_lagging",)]
-    said = [[one.code for one in view.findings_with(codes=codes)] for codes in asked]
-    assert said == [["subscription_stale"], ["slot_lagging"]]
+    at = datetime(2026, 11, 26, 10, tzinfo=UTC)
+    wrong = [VerifiedTable(f"public.t{n}", equal=False, source_rows=2, target_rows=1,
+                           differences=n, more=n == 2) for n in (1, 2)]  # fmt: skip
+    fine = VerifiedTable("public.u", equal=True, source_rows=1, target_rows=1, differences=0,
+                         more=False)  # fmt: skip
+
+    async def seen(state: str, **found: Any) -> tuple[list[Finding], set[str]]:
+        verification = Verification(VerificationState(state), at, at, Lsn(0x30), **found)
+        subscriptions.change("a", verification=verification)
+        view = await Sampler(engine, subscriptions).look()
+        unknown = {code for code, subject in view.unknown() if subject == "a"}
+        return list(view.findings), unknown & {"lake_differs", "comparison_failed"}
+
+    (differs,), unknown = await seen("different", tables=(wrong[0], fine))
+    assert (differs.severity, differs.code, differs.subject) == ("bad", "lake_differs", "a")
+    assert differs.detail == "As of 0/30: public.t1 (1 key)."
+    assert (differs.since, unknown) == (at, set())
+    assert differs.remedy == (
+        "POST /v1/subscriptions/a/tables/public.t1/resync loads a table that differs anew; when "
+        "that is done, POST /v1/subscriptions/a/verify compares again."
+    )
+    (differs,), _ = await seen("different", tables=tuple(wrong))
+    assert differs.detail == "As of 0/30: public.t1 (1 key), public.t2 (at least 2 keys)."
+    # What was found is not known to be over before another comparison says so.
+    assert await seen("running") == ([], {"lake_differs", "comparison_failed"})
+    why = Failure("not_ready", "no snapshot", "Wait.")
+    (failed,), unknown = await seen("failed", error=why)
+    assert (failed.severity, failed.code, failed.detail) == (
+        "warn", "comparison_failed", "no snapshot"
+    )  # fmt: skip
+    assert failed.remedy == "Wait. POST /v1/subscriptions/a/verify compares again."
+    assert unknown == {"lake_differs"}
+    assert await seen("equal", tables=(fine,)) == ([], set())
+    # A table that was wanted anew.
+    for state, reason in (("failed", "It is too large."), ("loading", None), ("done", None)):
+        resync = TableResync(state, at, reason=reason)
+        table = TableState("public.t1", "ready", resync=resync)
+        subscriptions.change("a", table_states=(table,))
+        view = await Sampler(engine, subscriptions).look()
+        found = [(one.code, one.subject, one.detail) for one in view.findings]
+        told_of = [("resync_failed", "a/public.t1", "It is too large.")]
+        assert found == (told_of if state == "failed" else [])
+        assert (("resync_failed", "a/public.t1") in view.unknown()) == (state == "loading")
 
 
 async def test_a_hole_in_a_log_is_found() -> None:

@@ -49,7 +49,7 @@ CASES = (
     ("slot create x --source shop --database shop --start-lsn x", 1, "invalid LSN: 'x'"),
     ("slot create x --source nope --database shop", 1, 'source "nope" does not exist'),
     ("slot create x --source shop --database shop --plugin no", 1, "code: unknown_plugin"),
-    ("slot create x", 2, "Missing option '--source'"),
+    ("slot create", 2, "Missing argument 'SLOT'"),
     ("slot create '' --source shop --database shop", 1, "code: invalid_slot_name"),
     ("slot show ''", 1, 'nothing can have the name ""'),
     ("slot show ..", 1, 'nothing can have the name ".."'),
@@ -186,6 +186,7 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
         # They take nothing but a name, or what others among the cases take.
         "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications",
         "check", "pause-table", "repair", "resume-table", "resync-table", "verify",
+        "cancel-resync",
         "refresh", "restart", "sequences", "show", "snapshot", "stats", "tables",
     }  # fmt: skip
     program = typer.main.get_group(app)

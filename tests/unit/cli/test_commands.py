@@ -243,7 +243,7 @@ def test_errors(
 
 def test_usage(run: Run) -> None:
     assert run("slot", "nonsense")[0] == 2
-    assert run("slot", "create", "x")[0] == 2
+    assert run("slot", "create")[0] == 2
     assert run("slot", "peek", "x", "--upto-nchanges", "-1")[0] == 2
     assert run("--version")[:2] == (0, "spillway 0.1.0\n")
     assert "recv" in run("--help")[1]

@@ -12,6 +12,7 @@ import pytest
 
 from harness.fake_service import FakeService
 from spillway.cli import main
+from spillway.subscriber.model import SubscriptionSpec, TableState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +80,11 @@ def test_names_are_the_services(three: FakeService) -> None:
     assert "test_decoding" in complete("spillway slot create x --plugin ")
     assert complete("spillway source drop sh") == ["shop"]
     assert complete("spillway subscription show ") == []
+    target = {"kind": "lake", "path": "/"}
+    three.run(three.subscriptions.create(SubscriptionSpec("lake", "shop", "shop", target)))
+    tables = (TableState("public.orders", "ready"), TableState("crm.leads", "ready"))
+    three.subscriptions.change("lake", table_states=tables)
+    assert complete("spillway subscription resync-table lake p") == ["public.orders"]
     assert complete("spillway alert rule set x --code source_d") == ["source_down"]
     assert complete("spillway event list --slot s") == ["s1", "s2"]
 

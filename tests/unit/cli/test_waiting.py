@@ -96,6 +96,14 @@ def test_until_a_table_is_loaded_anew(
         assert said in err
     assert "done" in run("subscription tables a -o wide")[1]
 
+    taken = TableResync("cancelled", at, at)
+    monkeypatch.setattr(waiting, "pause", lambda _: tells(table, taken))
+    code, out, err = run("subscription resync-table a public.t --yes --wait")
+    assert (code, out) == (1, "")
+    assert "public.t is not loaded anew: somebody took that back" in err
+    assert run("subscription cancel-resync a public.t -o name")[:2] == (0, "a\n")
+    assert "cancelled" in run("subscription tables a -o wide")[1]
+
     failed = TableResync("failed", at, at, reason="no such host. Name another.")
     monkeypatch.setattr(waiting, "pause", lambda _: tells(table, failed))
     code, out, err = run("subscription resync-table a public.t --yes --wait")

@@ -1,5 +1,5 @@
-"""Plain changes merged by delta-rs: against a dict, what is left to Spark, and what readers leave
-files out by.
+"""Plain changes merged without Spark, by delta-rs or by writing a small table anew: against a dict,
+what is left to Spark, and what readers leave files out by.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, w
 from harness.lake_names import KEY, internal_names
 from spillway.lake.tables import plain_changes
 from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.delta import log, small_merge
 from spillway.lake.tables.delta import merge as delta_merge
 from spillway.lake.tables.delta.merge import check_files, compact, files_of, merge, open_table
 from spillway.lake.tables.delta.tables import DeltaTables
@@ -50,9 +51,12 @@ _COLUMNS = pa.schema(
 
 
 class Table:
-    """A Delta table and files of a history."""
+    """A Delta table, merged into by delta-rs or as a small one, and files of a history."""
 
-    def __init__(self, directory: Path, columns: pa.Schema, key: tuple[str, ...]) -> None:
+    def __init__(
+        self, directory: Path, columns: pa.Schema, key: tuple[str, ...], by: str = "delta-rs"
+    ) -> None:
+        self.by = by
         self.directory = directory
         self.columns = columns
         self.key = key
@@ -86,9 +90,14 @@ class Table:
         last = last_changes(read, self.columns, self.key)
         table = open_table(self.path)
         before = files_of(table)
-        merge(table, last, self.key, CommitProperties())
+        if self.by == "delta-rs":
+            merge(table, last, self.key, CommitProperties())
+        else:
+            merge_small(self.path, last, self.columns, self.key)
+            table = open_table(self.path)
         after = files_of(table)
-        compact(table, self.columns)
+        if self.by == "delta-rs":
+            compact(table, self.columns)
         return len(after - before), len(before - after)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -96,17 +105,30 @@ class Table:
         return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
+def merge_small(path: Path, changes: LastChanges, columns: pa.Schema, key: tuple[str, ...]) -> None:
+    head = log.Head()
+    log.load(path, head)
+    assert small_merge.is_small(head)
+    log.commit(path, head, small_merge.rewritten(path, head, changes, columns, key))
+
+
+BY = pytest.mark.parametrize("by", ["delta-rs", "small"])
+
+
 def change(op: str, place: int, new: dict[str, Any], old: dict[str, Any] | None = None) -> Any:
     return {"_op": op, "_commit_lsn": 1000 + place // 7, "_seq": place % 7, "_old_key": old, **new}
 
 
+@BY
 @pytest.mark.parametrize("key", [("id",), ("region", "id"), ("region",), ("day", "id")])
 def test_random_changes_against_a_dict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...], by: str
 ) -> None:
     monkeypatch.setattr(delta_merge, "_SMALL_FILES_MAX", 3)
+    # Some of the files stay, and some are written anew.
+    monkeypatch.setattr(small_merge, "_TINY_BYTES", 2_500)
     chosen = random.Random(f"{_SEED} {key}")
-    table = Table(tmp_path, _COLUMNS, key)
+    table = Table(tmp_path, _COLUMNS, key, by)
     model: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def row() -> dict[str, Any]:
@@ -163,8 +185,12 @@ def inserts(*ids: int) -> list[Any]:
     return [change("I", n, {"id": id_, "name": "n"}) for n, id_ in enumerate(ids)]
 
 
-def test_only_files_that_hold_a_key_are_written_anew(tmp_path: Path) -> None:
-    table = Table(tmp_path, ITEMS, ("id",))
+@BY
+def test_only_files_that_hold_a_key_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr(small_merge, "_TINY_BYTES", 0)
+    table = Table(tmp_path, ITEMS, ("id",), by)
     for first in (0, 100, 200):
         assert table.merge(inserts(*range(first, first + 100, 2))) == (1, 0)
     assert table.merge(inserts(301)) == (1, 0)
@@ -176,8 +202,16 @@ def test_only_files_that_hold_a_key_are_written_anew(tmp_path: Path) -> None:
     assert table.merge(gone) == (0, 1)
 
 
-def test_a_table_is_emptied_and_filled_again(tmp_path: Path) -> None:
-    table = Table(tmp_path, ITEMS, ("id",))
+def test_tiny_files_are_written_anew_with_others(tmp_path: Path) -> None:
+    table = Table(tmp_path, ITEMS, ("id",), "small")
+    assert table.merge(inserts(1)) == (1, 0)
+    assert table.merge(inserts(2)) == (1, 1)
+    assert [row["id"] for row in table.rows()] == [1, 2]
+
+
+@BY
+def test_a_table_is_emptied_and_filled_again(tmp_path: Path, by: str) -> None:
+    table = Table(tmp_path, ITEMS, ("id",), by)
     assert table.merge(inserts(1, 2)) == (1, 0)
     assert table.merge([change("D", n, {}, {"id": n + 1}) for n in range(2)]) == (0, 1)
     assert table.rows() == []
@@ -195,6 +229,7 @@ def test_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(row["id"] for row in table.rows()) == list(range(20))
 
 
+@BY
 @pytest.mark.parametrize(
     ("type_", "values"),
     [
@@ -210,28 +245,32 @@ def test_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (pa.int64(), [-(2**63), 2**63 - 1, 0]),
     ],
 )
-def test_a_key_is_found_again(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
+def test_a_key_is_found_again(
+    tmp_path: Path, type_: pa.DataType, values: list[Any], by: str
+) -> None:
     keys = pa.array(values, pa.int64() if pa.types.is_timestamp(type_) else None)
     keys = keys.cast(pa.int32()) if pa.types.is_date32(type_) else keys
-    find_again(tmp_path, "k", keys.cast(type_))
+    find_again(tmp_path, "k", keys.cast(type_), by)
 
 
+@BY
 @pytest.mark.parametrize(
     "name", ["Key", "a.b", "quo`te", 'dou"ble', "select", "naïve", "x'y", "$1", "-"]
 )
-def test_a_key_of_any_name_is_found_again(tmp_path: Path, name: str) -> None:
-    find_again(tmp_path, name, pa.array([1, 2]))
+def test_a_key_of_any_name_is_found_again(tmp_path: Path, name: str, by: str) -> None:
+    find_again(tmp_path, name, pa.array([1, 2]), by)
 
 
 def set_rows(rows: pa.Table) -> LastChanges:
     return LastChanges(rows, pa.array([True] * len(rows)))
 
 
+@BY
 @pytest.mark.parametrize("is_key", [True, False], ids=["keys", "values"])
-def test_no_name_of_a_column_is_one_of_the_lakes_own(tmp_path: Path, is_key: bool) -> None:
+def test_no_name_of_a_column_is_one_of_the_lakes_own(tmp_path: Path, is_key: bool, by: str) -> None:
     names = internal_names()
     columns = pa.schema([(name, pa.int64()) for name in [*names, KEY]])
-    table = Table(tmp_path, columns, (*names, KEY) if is_key else (KEY,))
+    table = Table(tmp_path, columns, (*names, KEY) if is_key else (KEY,), by)
 
     def row(id_: int, value: int = 0) -> dict[str, int]:
         return {name: n if is_key else n + value for n, name in enumerate(names)} | {KEY: id_}
@@ -249,14 +288,17 @@ def test_no_name_of_a_column_is_one_of_the_lakes_own(tmp_path: Path, is_key: boo
     assert after == [row(0, 7), row(3), row(9, 7)]
 
 
-def find_again(directory: Path, name: str, keys: pa.Array) -> None:
+def find_again(directory: Path, name: str, keys: pa.Array, by: str) -> None:
     """Insert *keys* and update their rows, by a merge each."""
-    path = directory / "table"
-    DeltaTable.create(path, pa.schema([(name, keys.type), ("n", pa.int64())]))
+    path, columns = directory / "table", pa.schema([(name, keys.type), ("n", pa.int64())])
+    DeltaTable.create(path, columns)
     for n in range(2):
         for key in keys:
             rows = set_rows(pa.table({name: pa.array([key], keys.type), "n": [n]}))
-            merge(open_table(path), rows, (name,), CommitProperties())
+            if by == "delta-rs":
+                merge(open_table(path), rows, (name,), CommitProperties())
+            else:
+                merge_small(path, rows, columns, (name,))
     stored = pa.concat_tables(pq.read_table(file) for file in files_of(open_table(path)))
     assert stored.column("n").to_pylist() == [1] * len(keys)
     assert stored.column(name).cast(keys.type).sort() == pa.chunked_array([keys]).sort()
@@ -298,6 +340,14 @@ def test_left_to_spark(
 ) -> None:
     with pytest.raises(NotDirect):
         Table(tmp_path, columns, key).merge(changes)
+
+
+def test_nothing_is_removed_from_a_table_that_is_appended_to_only(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    DeltaTable.create(path, ITEMS, configuration={"delta.appendOnly": "true"})
+    head = log.Head()
+    log.load(path, head)
+    assert not small_merge.is_small(head)
 
 
 def test_large_ones_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,6 +458,15 @@ def merge_batch(lake: Path) -> bool:
     return tables.merge_plain("items", 100, ITEMS, ("id",), _BATCH)
 
 
+@pytest.fixture(params=["delta-rs", "small"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who merges."""
+    if request.param == "delta-rs":
+        monkeypatch.setattr(small_merge, "SMALL_BYTES", -1)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("by")
 def test_killed_before_the_commit(lake: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(lake)],
@@ -421,12 +480,13 @@ def test_killed_before_the_commit(lake: Path) -> None:
     assert current(lake) == _BEFORE
     assert merge_batch(lake)
     assert current(lake) == _AFTER
-    # delta-rs takes a transaction version once more; a batch that is in the table already is not
-    # merged again.
+    # A transaction version is taken once more by delta-rs; a batch that is in the table already is
+    # not merged again.
     assert not merge_batch(lake)
     assert open_table(lake / "current/items").transaction_version("spillway/shop") == 200
 
 
+@pytest.mark.usefixtures("by")
 def test_another_one_commits_first(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = 0
 

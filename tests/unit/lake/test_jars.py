@@ -92,7 +92,7 @@ def test_where_jars_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert jars.default_folder() == tmp_path / ".cache" / "jars"
 
 
-def test_jars_for_s3_are_a_set_of_their_own(
+def test_jars_for_object_stores_are_sets_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[tuple[jars.Jar, ...]] = []
@@ -104,10 +104,15 @@ def test_jars_for_s3_are_a_set_of_their_own(
     monkeypatch.setattr(jars, "resolve", resolve)
     assert jars.main(["--into", str(tmp_path)]) == 0
     assert jars.main(["--into", str(tmp_path), "--with", "s3"]) == 0
-    assert asked == [jars.DELTA, (*jars.DELTA, *jars.S3)]
+    assert jars.main(["--into", str(tmp_path), "--with", "az", "--with", "s3"]) == 0
+    both = (*jars.DELTA, *jars.AZURE, *jars.S3)
+    assert asked == [jars.DELTA, (*jars.DELTA, *jars.S3), both]
     with pytest.raises(JarsMissing) as caught:
         jars.verified(tmp_path, jars.S3)
     assert "--with s3" in caught.value.hint
+    with pytest.raises(JarsMissing, match="hadoop-azure") as caught:
+        jars.verified(tmp_path, jars.AZURE)
+    assert "--with az" in caught.value.hint
     assert "--format parquet" not in caught.value.hint
 
 

@@ -1,10 +1,11 @@
 """Rows that the driver has, committed without Spark: in all formats, and what a process remembers
-of the Delta tables that it has open.
+of Delta tables.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable, QueryBuilder
 
 from harness.object_store import BUCKET, object_store
 from spillway.errors import LakeTableConflict, LeaseLost
@@ -25,7 +25,9 @@ from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import CHANGE_COLUMNS
 from spillway.lake.tables import positions
 from spillway.lake.tables.contract import Batch
-from spillway.lake.tables.delta import appends, log
+from spillway.lake.tables.delta import known_logs, log, open_tables, small_merge
+from spillway.lake.tables.delta import tables as delta_tables
+from spillway.lake.tables.delta.data_files import write_rows
 from spillway.lake.tables.delta.merge import open_table
 from spillway.lake.tables.delta.tables import DeltaTables
 from spillway.lake.tables.iceberg import snapshots
@@ -259,26 +261,27 @@ def test_another_one_commits_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
     # Just before ours: it is begun anew.
     times = 0
 
-    def late(table: DeltaTable, *args: Any, **given: Any) -> None:
+    def late(*args: Any) -> Any:
         nonlocal times
         times += 1
         if times == 1:
             DeltaTable(tmp_path / HISTORY / NAME).optimize.compact()
-        write_deltalake(table, *args, **given)
+        return write_rows(*args)
 
-    monkeypatch.setattr(appends, "write_deltalake", late)
+    monkeypatch.setattr(delta_tables, "write_rows", late)
     fill(tables, 200, 300, changes(250, ("I", row(3, 0))))
     assert len(rows_of(DeltaTable(tmp_path / HISTORY / NAME))) == 3
+    assert times == 2
 
 
 def test_commits_that_are_never_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = delta(tmp_path)
     fill(tables, 0, 100, changes(50, ("I", row(1, 0))))
 
-    def refused(*_: object, **__: object) -> None:
-        raise CommitFailedError("another one")
+    def refused(*_: object) -> None:
+        raise FileExistsError("another one")
 
-    monkeypatch.setattr(appends, "write_deltalake", refused)
+    monkeypatch.setattr(log, "put_new_text", refused)
     assert not tables.append_plain(NAME, changes(150, ("I", row(2, 0))), batch(100, 200))
 
 
@@ -326,38 +329,55 @@ def test_killed_while_a_table_is_made(tmp_path: Path) -> None:
 
 def test_what_is_committed_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = delta(tmp_path)
-    files: set[Path] = set()
-    folders: set[Path] = set()
-    monkeypatch.setattr(appends, "sync_file", files.add)
-    monkeypatch.setattr(appends, "sync_directory", folders.add)
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
     for n in range(102):
         rows = changes(100 * n + 50, ("I", row(n, 0)))
         assert tables.append_plain(NAME, rows, batch(100 * n, 100 * (n + 1)))
     table = tmp_path / HISTORY / NAME
     written = {path for path in table.rglob("*") if path.is_file()}
     assert any(path.name.endswith(".checkpoint.parquet") for path in written)
-    assert files == written
-    assert folders == {tmp_path, tmp_path / HISTORY, table, table / "_delta_log"}
+    folders = {tmp_path, tmp_path / HISTORY, table, table / "_delta_log"}
+    assert {path.stat().st_ino for path in written | folders} <= synced
+    # Another process begins at the checkpoint, and at none of the table's many files.
+    other = delta(tmp_path)
+    assert other.durable_lsn(HISTORY, NAME) == 10_200
+    head = other._logs.newest(table)
+    assert (head.version, head.many, head.files) == (102, True, {})
+    assert head.checkpoint == 99
 
 
 def test_bounds_of_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appends, "_TABLES_MAX", 2)
+    monkeypatch.setattr(known_logs, "_TABLES_MAX", 2)
+    # All but the first batch are delta-rs'.
+    monkeypatch.setattr(small_merge, "SMALL_BYTES", -1)
+    monkeypatch.setattr(open_tables, "_TABLES_MAX", 2)
     tables = delta(tmp_path)
     names = [f"public.t{n}" for n in range(4)]
 
-    def lsns() -> Sequence[int]:
-        return [tables.durable_lsn(HISTORY, name) for name in names]
+    def lsns(kind: str) -> Sequence[int]:
+        return [tables.durable_lsn(kind, name) for name in names]
 
-    for end in (100, 200):
+    def batches(end: int) -> None:
         for name in names:
-            rows = changes(end - 50, ("I", row(1, 0)))
-            assert tables.append_plain(name, rows, batch(end - 100, end))
-        assert lsns() == [end] * 4
+            rows, of = changes(end - 50, ("I", row(end, 0))), batch(end - 100, end)
+            assert tables.append_plain(name, rows, of)
+            assert tables.merge_plain(name, end - 100, COLUMNS, ("id",), of, rows)
+
+    for end in (100, 200, 300):
+        batches(end)
+        assert lsns(HISTORY) == lsns(CURRENT) == [end] * 4
+    assert len(tables._logs._known) == 2
     held = tables._tables
     assert len(held._open) == 2
-    assert set(held._tips) <= set(held._open)
-    monkeypatch.setattr(appends, "_TABLES_MAX", 100)
-    monkeypatch.setattr(appends, "_FILES_MAX", 5)
-    for name in names:
-        assert tables.append_plain(name, changes(250, ("I", row(1, 0))), batch(200, 300))
+    monkeypatch.setattr(open_tables, "_TABLES_MAX", 100)
+    monkeypatch.setattr(open_tables, "_FILES_MAX", 5)
+    batches(400)
     assert held._files == sum(each.files for each in held._open.values()) <= 5
+    assert len(held._open) < 4

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spillway.errors import (
+    Conflict,
     LakeError,
     LakeTableConflict,
     NotReady,
@@ -97,6 +98,69 @@ def test_what_can_be_asked_for(lake: Path) -> None:
     (lake / "_spillway" / "resyncs" / "x.json").write_text('{"version": 2}')
     with pytest.raises(LakeTableConflict, match="another release"):
         resyncs.asked(lake)
+
+
+def test_a_wish_is_taken_back_until_its_load_begins(lake: Path) -> None:
+    with pytest.raises(Conflict, match=r"nobody waits for public\.t"):
+        resyncs.cancel(lake, [T])
+    wish, other = resyncs.ask(lake, [T, U])
+    (taken,) = resyncs.cancel(lake, [T])
+    assert taken.name == wish.name
+    assert list(resyncs.asked(lake)) == [U]
+    assert not resyncs.begin(lake, wish)
+    with pytest.raises(Conflict, match="nobody waits"):
+        resyncs.cancel(lake, [T])
+    # What the job notes behind it does not bring it back, and who asks again has a wish.
+    resyncs.failed(lake, wish, "no such host")
+    assert list(resyncs.asked(lake)) == [U]
+    (again,) = resyncs.ask(lake, [T])
+    assert resyncs.asked(lake)[T] == again
+    assert not resyncs.cancelled(lake)
+    # Written by a job that had read it before.
+    resyncs.failed(lake, wish, "no such host, really")
+    resyncs.cancel(lake, [T])
+    assert list(resyncs.asked(lake)) == [U]
+
+    # The other order, twice since the first may have died of it.
+    assert resyncs.begin(lake, other)
+    assert resyncs.begin(lake, other)
+    with pytest.raises(Conflict, match="has begun"):
+        resyncs.cancel(lake, [U])
+    # It failed before the table was the load's.
+    noted = resyncs.failed(lake, other, "no such host")
+    resyncs.failed(lake, noted, "no such host")
+    resyncs.cancel(lake, [U])
+    # One whose table waits for a load that failed can't be; nor one that was loaded.
+    store_state(lake, U, LoadState(U, reason="infinity"))
+    (wish,) = resyncs.ask(lake, [U])
+    with pytest.raises(Conflict, match="has begun"):
+        resyncs.cancel(lake, [U])
+    store_state(lake, U, LoadState(U, Stage.DONE, lsn="0/20"))
+    with pytest.raises(Conflict, match="nobody waits"):
+        resyncs.cancel(lake, [U])
+    resyncs.forget(lake, wish)
+    for each in resyncs.cancelled(lake):
+        resyncs.forget(lake, each)
+    assert list((lake / "_spillway" / "resyncs").iterdir()) == []
+
+
+def test_a_wish_that_ended_meanwhile_is_not_taken_back(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded, and removed, between the look and the statement."""
+    (wish,) = resyncs.ask(lake, [T])
+
+    def decided(*arguments: Any) -> resyncs.Fate:
+        resyncs.begin(lake, wish)
+        resyncs.forget(lake, wish)
+        return real(*arguments)
+
+    real = resyncs._decided
+    with monkeypatch.context() as patch:
+        patch.setattr(resyncs, "_decided", lambda *a: patch.undo() or decided(*a))
+        with pytest.raises(Conflict, match="nobody waits"):
+            resyncs.cancel(lake, [T])
+    assert list((lake / "_spillway" / "resyncs").iterdir()) == []
 
 
 class Loads:
@@ -215,6 +279,44 @@ def test_what_is_asked_for_is_loaded_once(lake: Path, monkeypatch: pytest.Monkey
     assert told.resync is not None
     assert (told.state, told.resync.state, str(told.resync.lsn)) == ("ready", "done", "0/30")
     assert resyncs.asked(lake) == {}
+
+
+def test_what_is_taken_back_is_not_loaded(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a job looks, after it told of the wish, and as the load begins."""
+    loads = Loads(lake)
+    job = job_of(lake, loads, monkeypatch)
+    resyncs.ask(lake, [T])
+    resyncs.cancel(lake, [T])
+    job.loader.look()
+    assert job.steps == ["cancelled"]
+    assert list((lake / "_spillway" / "resyncs").iterdir()) == []
+    told = job.told().resync
+    assert told is not None
+    assert (told.state, told.ended_at is not None, job.told().state) == ("cancelled", True, "ready")
+
+    real = resyncs.begin
+
+    def begin(path: Path, wish: resyncs.Resync) -> bool:
+        if wish.table == T:
+            resyncs.cancel(path, [T])
+        return real(path, wish)
+
+    monkeypatch.setattr(resyncs, "begin", begin)
+    resyncs.ask(lake, [T, U])
+    job.loader.look()
+    assert loads.chosen == [[U]]
+    assert job.steps[1:] == ["waiting", "waiting", "cancelled", "loading", "done"]
+    assert list((lake / "_spillway" / "resyncs").iterdir()) == []
+    monkeypatch.setattr(resyncs, "begin", real)
+
+    # Told as waiting by a run that ended; nobody takes it for loaded.
+    (wish,) = resyncs.ask(lake, [T])
+    job._report(resyncs.ResyncStep(T, resyncs.ResyncState.WAITING, wish.asked_at))
+    job.told()
+    resyncs.cancel(lake, [T])
+    told = job_of(lake, loads, monkeypatch).told().resync
+    assert told is not None
+    assert told.state == "cancelled"
 
 
 def test_the_tables_own_trouble_and_others(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,22 @@ def test_a_batch_ends_where_it_is_asked_to(slot: ArrowSlot, tmp_path: Path) -> N
     assert reader.latestOffset(start, ReadAllAvailable()) == everything
 
 
+@pytest.mark.parametrize("upto", [0x1001008, 0x1001009])
+def test_what_was_asked_for_is_forgotten_once_it_is_past(tmp_path: Path, upto: int) -> None:
+    """Who was killed does not take it back."""
+    ahead = boundaries.request(tmp_path, 0x1002000)
+    with ahead, boundaries.request(tmp_path, 0x1001008):
+        boundaries.forget(tmp_path, 0x1001007)
+        assert boundaries.is_asked(tmp_path, 0x1001008)
+        boundaries.forget(tmp_path, upto)
+        assert not boundaries.is_asked(tmp_path, 0x1001008)
+        assert boundaries.is_asked(tmp_path, 0x1002000)
+        boundaries.served(tmp_path, 0x1002000)
+        assert not boundaries.is_asked(tmp_path, 0x1002000)
+        # Another one may have been there for the same.
+        boundaries.served(tmp_path, 0x1002000)
+
+
 def test_a_held_job_plans_nothing(slot: ArrowSlot, tmp_path: Path) -> None:
     slot.set(decoded_lsn=0x1003000)
     start = {"lsn": "0/1000000"}

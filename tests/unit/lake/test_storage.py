@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 from typing import TYPE_CHECKING
 
 import obstore
@@ -10,10 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.azure_store import CONTAINER, KEY, azure_store
 from harness.object_store import BUCKET, object_store
-from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, LeaseLost
+from harness.tiers import deep
+from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, LeaseLost, NotReady
 from spillway.lake import lease
+from spillway.lake.session import object_storage_settings
 from spillway.lake.state import boundaries, commit_points, job_record, position
+from spillway.lake.state.boundaries import Limits
 from spillway.lake.state.job_record import JobRecord
 from spillway.lake.state.loads import (
     LoadState,
@@ -28,6 +34,7 @@ from spillway.lake.state.loads import (
 from spillway.lake.state.position import LakePosition
 from spillway.lake.tables.delta.tables import last_transaction
 from spillway.storage import lease as storage_lease
+from spillway.storage import object_stores
 from spillway.storage.place import (
     ObjectPath,
     StorageChanged,
@@ -48,23 +55,39 @@ POSITION = LakePosition("slot", "source", "shop", "delta", "0/100")
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[dict[str, str]]:
+def s3() -> Iterator[dict[str, str]]:
     with object_store() as environment:
         yield environment
 
 
-@pytest.fixture
-def bucket(
-    store: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+@pytest.fixture(scope="module")
+def az() -> Iterator[dict[str, str]]:
+    with azure_store() as environment:
+        yield environment
+
+
+@pytest.fixture(params=["s3", deep("az")])
+def bucket(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ObjectPath:
+    return in_store(request.param, monkeypatch, request)
+
+
+@pytest.fixture(params=["directory", "s3", deep("az")])
+def place(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path
+) -> LakePath:
+    if request.param == "directory":
+        return tmp_path
+    return in_store(request.param, monkeypatch, request)
+
+
+def in_store(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> ObjectPath:
-    for name, value in store.items():
+    for name, value in request.getfixturevalue(scheme).items():
         monkeypatch.setenv(name, value)
-    return ObjectPath(BUCKET, f"{request.node.name}/lake")
-
-
-@pytest.fixture(params=["directory", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> LakePath:
-    return tmp_path if request.param == "directory" else request.getfixturevalue("bucket")
+    assert BUCKET == CONTAINER
+    name = re.sub(r"\W", "-", request.node.name)
+    return ObjectPath(BUCKET, f"{name}/lake", scheme)
 
 
 @pytest.fixture
@@ -148,21 +171,52 @@ def test_a_load_of_another_process_waits_for_no_job(bucket: ObjectPath, quick: N
 
 
 def test_where_a_batch_is_to_end(place: LakePath) -> None:
-    requests = boundaries.folder(place)
-    assert boundaries.first_after(requests, 0, 100) == 100
+    limits = Limits(boundaries.folder(place))
+    assert limits.end_of_batch(0, 100) == 100
     with boundaries.request(place, 50), boundaries.request(place, 70):
-        assert boundaries.first_after(requests, 0, 100) == 50
-        assert boundaries.first_after(requests, 50, 100) == 70
-        assert boundaries.first_after(requests, 70, 100) == 100
-    assert boundaries.first_after(requests, 0, 100) == 100
+        assert boundaries.is_asked(place, 50)
+        assert limits.end_of_batch(0, 100) == 50
+        assert limits.end_of_batch(50, 100) == 70
+        assert limits.end_of_batch(70, 100) == 100
+    assert not boundaries.is_asked(place, 50)
+    assert limits.end_of_batch(0, 100) == 100
 
 
-def test_a_job_on_object_storage_is_not_held(bucket: ObjectPath, quick: None) -> None:
-    refused = pytest.raises(LakeTableConflict, match="another job")
-    with position.locked(bucket), refused, boundaries.hold(bucket):
-        pass
-    with boundaries.hold(bucket), position.locked(bucket):
-        assert not boundaries.held(boundaries.folder(bucket))
+def test_a_job_is_held(place: LakePath, quick: None) -> None:
+    """By several, beside the job that has the lake; and asked for an end before it goes on."""
+    limits = Limits(boundaries.folder(place))
+    with position.locked(place), boundaries.hold(place):
+        assert limits.end_of_batch(20, 100) == 20
+        with boundaries.hold(place), boundaries.request(place, 50):
+            assert limits.end_of_batch(20, 100) == 20
+            # It ends there anyway.
+            assert limits.end_of_batch(20, 100, is_last=True) == 50
+        assert limits.end_of_batch(20, 100) == 20
+    assert limits.end_of_batch(20, 100) == 100
+
+
+def test_who_died_holds_no_job(bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = boundaries.folder(bucket)
+    dead, living = folder / "hold-dead", folder / "hold-living"
+    for file in (dead, living):
+        replace_text(file, '{"owner": "somebody", "beat": 0}')
+    limits = Limits(folder)
+    assert limits.end_of_batch(20, 100) == 20
+    replace_text(living, '{"owner": "somebody", "beat": 1}')
+    clock = storage_lease._now() + storage_lease._LEASE_S + 1
+    monkeypatch.setattr(storage_lease, "_now", lambda: clock)
+    assert limits.end_of_batch(20, 100) == 20
+    assert [*folder.iterdir()] == [living]
+    living.unlink()
+    assert limits.end_of_batch(20, 100) == 100
+
+
+def test_who_could_not_hold_the_job_is_told(
+    bucket: ObjectPath, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotReady, match="could not be held"), boundaries.hold(bucket):
+        monkeypatch.setattr(storage_lease, "_LEASE_S", -1.0)
+    assert not list(boundaries.folder(bucket).iterdir())
 
 
 def test_transactions_of_a_log(place: LakePath) -> None:
@@ -184,6 +238,8 @@ def test_addresses(tmp_path: Path) -> None:
     assert there == lake_path("s3a://bucket/some/lake") == ObjectPath("bucket", "some/lake")
     assert str(there / "x") == "s3://bucket/some/lake/x"
     assert spark_address(there) == "s3a://bucket/some/lake"
+    assert lake_path("az://container/lake/") == ObjectPath("container", "lake", "az")
+    assert str(ObjectPath("container", "lake", "az") / "x") == "az://container/lake/x"
     assert lake_path(there) is there
     assert lake_path(str(tmp_path)) == tmp_path
     assert spark_address(tmp_path) == str(tmp_path)
@@ -199,7 +255,10 @@ def test_addresses(tmp_path: Path) -> None:
 
 
 def test_secrets_are_no_options(bucket: ObjectPath) -> None:
-    assert not any("secret" in f"{name}{value}" for name, value in storage_options().items())
+    given = {**(storage_options(bucket) or {}), **object_storage_settings(bucket)}
+    assert given
+    for secret in (os.environ.get("AWS_SECRET_ACCESS_KEY"), KEY):
+        assert secret not in given.values()
 
 
 def test_a_conditional_replacement(bucket: ObjectPath) -> None:
@@ -234,9 +293,46 @@ def test_parquet_is_read_in_pieces(bucket: ObjectPath, tmp_path: Path) -> None:
 
 
 def test_what_the_store_refuses(bucket: ObjectPath) -> None:
-    with pytest.raises(LakeError, match="NoSuchBucket") as raised:
-        (ObjectPath("another", "lake") / "file").replace_text("x")
+    with pytest.raises(LakeError, match=bucket.store.no_bucket) as raised:
+        (ObjectPath("another", "lake", bucket.scheme) / "file").replace_text("x")
     assert "\n" not in raised.value.message
+    assert raised.value.hint == bucket.store.hint
+
+
+@pytest.mark.long
+def test_a_wrong_key_is_told(az: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in az.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"x" * 32).decode())
+    object_stores._opened.cache_clear()
+    file = ObjectPath(CONTAINER, "wrong/file", "az")
+    try:
+        for attempt in (lambda: file.replace_text("x"), file.read_text, file.is_dir, file.size):
+            with pytest.raises(LakeError, match=r"Authorization|403") as raised:
+                attempt()
+            assert "\n" not in raised.value.message
+            assert "AZURE_STORAGE_ACCOUNT_KEY" in raised.value.hint
+    finally:
+        object_stores._opened.cache_clear()
+
+
+def test_an_identity_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Hadoop is told without a key: it takes tokens, and looks at the environment itself."""
+    lake = ObjectPath("lakes", "shop", "az")
+    for name in ("STORAGE_ACCOUNT_KEY", "STORAGE_ENDPOINT", "CLIENT_ID", "CLIENT_SECRET"):
+        monkeypatch.delenv(f"AZURE_{name}", raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "shop")
+    prefix = "spark.hadoop.fs.azure.account.oauth"
+    told = object_storage_settings(lake)
+    assert told[f"{prefix}.provider.type"].endswith(".MsiTokenProvider")
+    monkeypatch.setenv("AZURE_CLIENT_ID", "client")
+    monkeypatch.setenv("AZURE_TENANT_ID", "tenant")
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", "not a secret")
+    told = object_storage_settings(lake)
+    assert told[f"{prefix}.provider.type"].endswith(".ClientCredsTokenProvider")
+    assert "/tenant/" in told[f"{prefix}2.client.endpoint"]
+    assert told[f"{prefix}2.client.secret"] == "${env.AZURE_CLIENT_SECRET}"
+    assert spark_address(lake) == "abfss://lakes@shop.dfs.core.windows.net/shop"
 
 
 def test_the_position_does_not_go_back(bucket: ObjectPath, quick: None) -> None:
@@ -300,7 +396,7 @@ def test_a_lease_that_another_process_has_is_a_conflict(bucket: ObjectPath, quic
     other.acquire()
     try:
         with (
-            pytest.raises(LakeTableConflict, match=r"at work on the lake at s3://.*: process \d+"),
+            pytest.raises(LakeTableConflict, match=r"at work on the lake at \w+://.*: process \d+"),
             position.locked(bucket),
         ):
             pytest.fail("two jobs at work")

@@ -281,6 +281,11 @@ async def test_a_table_is_asked_for_anew(
         "reason": None,
     }  # fmt: skip
     assert (await client.get("/v1/subscriptions/a")).json() == asked
+    taken = (await client.post("/v1/subscriptions/a/tables/public.t/cancel-resync")).json()
+    assert taken["table_states"][0]["resync"] == {
+        "state": "cancelled", "asked_at": "2026-11-22T08:00:00Z",
+        "ended_at": "2026-11-22T08:00:00Z", "lsn": None, "reason": None,
+    }  # fmt: skip
     refused = await client.post("/v1/subscriptions/a/tables/public.x/resync")
     assert refused.json()["code"] == "invalid_request"
 

@@ -80,6 +80,8 @@ async def test_one_table_is_paused_and_resumed(stub: Any, subscriptions: FakeSub
     asked = (await stub.ResyncSubscriptionTable(one)).table_states[0].resync
     assert (asked.state, asked.asked_at.ToDatetime(UTC)) == ("waiting", CREATED_AT)
     assert (asked.HasField("ended_at"), asked.lsn, asked.HasField("reason")) == (False, 0, False)
+    taken = (await stub.CancelSubscriptionTableResync(one)).table_states[0].resync
+    assert (taken.state, taken.ended_at.ToDatetime(UTC)) == ("cancelled", CREATED_AT)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.PauseSubscriptionTable(pb.SubscriptionTableRequest(name="a", table="public.x"))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -246,6 +246,7 @@ def plan(**changed: Any) -> RunPlan:
         "publications": None,
         "copy_data": True,
         "copies": True,
+        "has_begun": False,
         "origin": "any",
         "streaming": "off",
         "two_phase": False,
@@ -330,6 +331,8 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
     assert compares.environment == bare.environment
     anew = LakeTarget().table_program(plan(), "a.b", TableAction.RESYNC)
     assert anew.arguments[3:] == ("lake", "resync", f"--path={LAKE['path']}", "--table=a.b")
+    back = LakeTarget().table_program(plan(), "a.b", TableAction.CANCEL_RESYNC)
+    assert back.arguments[3:] == ("lake", "cancel-resync", *anew.arguments[5:])
 
 
 def test_a_partitioned_table_that_is_one_in_the_lake() -> None:

@@ -38,6 +38,7 @@ from spillway.store.rows import Fence
 from spillway.subscriber import run_processes
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 from spillway.subscriber.run_processes import RunRecord, is_locked, processes_of
+from spillway.subscriber.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from harness.subscription_stage import Stage
@@ -431,7 +432,7 @@ async def test_a_table_that_is_copied_is_not_paused(stage: Stage) -> None:
         await stage.subscriptions.resume_table("a", "public.a")
 
 
-async def test_one_table_is_asked_for_anew(stage: Stage) -> None:
+async def test_one_table_is_asked_for_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told at once, until the program tells of it itself."""
     stage.engine.tables[("shop", "shop")] = [table("public.a"), table("public.b")]
     await stage.create("a", tables=("public.a", "public.b"))
@@ -449,19 +450,55 @@ async def test_one_table_is_asked_for_anew(stage: Stage) -> None:
     with pytest.raises(InvalidRequest, match=r"no table public\.c"):
         await stage.subscriptions.resync_table("a", "public.c")
     status = next(stage.root.rglob("status.json"))
-    told = json.loads(status.read_text())
-    told["tables"]["public.b"]["resync"] = {
-        "state": "done", "asked_at": "2026-11-26T00:00:00+00:00", "lsn": "0/10", "reason": None,
-        "ended_at": "2026-11-26T00:01:00+00:00",
-    }  # fmt: skip
-    beside = status.with_suffix(".new")
-    beside.write_text(json.dumps(told))
-    beside.replace(status)
-    info = await stage.wait(
-        "a", lambda i: i.table_states[1].resync and i.table_states[1].resync.state == "done"
-    )
-    assert info.table_states[1].resync is not None
-    assert info.table_states[1].resync.lsn == 0x10
+
+    def told_state(info: SubscriptionInfo) -> str | None:
+        resync = info.table_states[1].resync
+        return None if resync is None else resync.state
+
+    def tells(minute: int, state: str = "done") -> None:
+        told = json.loads(status.read_text())
+        told["tables"]["public.b"]["resync"] = {
+            "state": state, "asked_at": f"2026-11-26T00:0{minute}:00+00:00", "lsn": f"0/{minute}0",
+            "ended_at": "2026-11-26T00:09:00+00:00", "reason": None,
+        }  # fmt: skip
+        beside = status.with_suffix(".new")
+        beside.write_text(json.dumps(told))
+        beside.replace(status)
+
+    def lsn(info: SubscriptionInfo) -> int | None:
+        resync = info.table_states[1].resync
+        return None if resync is None else resync.lsn
+
+    tells(1)
+    await stage.wait("a", lambda i: lsn(i) == 0x10)
+
+    # The job may have done it before the program that asks has ended: it is not told as waiting.
+    run_briefly = Supervisor.run_briefly
+
+    async def slowly(supervisor: Supervisor, *arguments: Any) -> None:
+        await run_briefly(supervisor, *arguments)
+        tells(2)
+        deadline = time.monotonic() + 60
+        while not any(t.resync and t.resync.lsn == 0x20 for t in supervisor.status.tables):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Supervisor, "run_briefly", slowly)
+        assert lsn(await stage.subscriptions.resync_table("a", "public.b")) == 0x20
+
+    # Taken back it is told so at once, and what the program says behind that does not hide it.
+    await stage.subscriptions.resync_table("a", "public.b")
+    info = await stage.subscriptions.cancel_resync("a", "public.b")
+    assert told_state(info) == "cancelled"
+    assert asked.read_text().endswith("cancel-resync public.b;")
+    tells(3, "waiting")
+    supervisor = stage.subscriptions._supervisors["a"]
+    at = supervisor.status.told_at
+    info = await stage.wait("a", lambda _: supervisor.status.told_at != at)
+    assert told_state(info) == "cancelled"
+    tells(4, "cancelled")
+    await stage.wait("a", lambda i: told_state(i) == "cancelled" and not supervisor._resyncs)
 
     # What nobody would do, and what the source does not let anybody read.
     stage.engine.unreadable.append("public.b")
@@ -475,7 +512,13 @@ async def test_one_table_is_asked_for_anew(stage: Stage) -> None:
     await stage.subscriptions.enable("a")
     await stage.wait("a", streams)
     await stage.subscriptions.resync_table("a", "public.b")
-    assert asked.read_text().count("resync") == 3
+    assert asked.read_text().count(";resync") == 4
+    # Disabled there is no program that tells, nor one behind a restart of the service.
+    await stage.subscriptions.disable("a")
+    await stage.subscriptions.cancel_resync("a", "public.b")
+    await stage.stop()
+    await stage.start()
+    assert told_state(await stage.subscriptions.get("a")) == "cancelled"
 
 
 async def test_the_target_is_compared(stage: Stage) -> None:
@@ -527,6 +570,8 @@ async def test_a_table_that_is_copied_is_not_asked_for(stage: Stage) -> None:
     # Its kind has nothing that loads one.
     with pytest.raises(UnsupportedFeature, match="can't be loaded anew one by one"):
         await stage.subscriptions.resync_table("b", "public.a")
+    with pytest.raises(UnsupportedFeature, match="can't be loaded anew one by one"):
+        await stage.subscriptions.cancel_resync("b", "public.a")
 
 
 @pytest.mark.parametrize("keep_slot", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spillway.walsender.failures import WireError
+from spillway.walsender.sql.conditions import Known
 from spillway.walsender.sql.statements import may_speak_of_slots, rewrite
 from spillway.walsender.sql.tokens import tokens_of
 
@@ -20,7 +21,7 @@ UNTOUCHED = [
     "WITH pg_replication_slots AS (SELECT 1) SELECT * FROM pg_replication_slots",
     "CREATE VIEW v AS SELECT * FROM pg_replication_slots",
     "DROP TABLE pg_replication_slots",
-    "SELECT * FROM pg_stat_replication_slots",
+    "SELECT * FROM mine.pg_stat_replication_slots",
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity",
     "SELECT 'no end, pg_replication_slots",
 ]
@@ -48,6 +49,10 @@ def test_untouched(text: str) -> None:
         (
             "SELECT (SELECT count(*) FROM pg_replication_slots), 2",
             ("SELECT (SELECT count(*) FROM ", " AS pg_replication_slots), 2"),
+        ),
+        (
+            "DELETE FROM t USING pg_replication_slots s WHERE true",
+            ("DELETE FROM t USING ", " s WHERE true"),
         ),
         ("TABLE pg_replication_slots", ("SELECT * FROM ", " AS pg_replication_slots")),
         (
@@ -81,7 +86,22 @@ def test_columns_are_of_the_major() -> None:
     "text",
     [
         "SELECT pg_drop_replication_slot(lower('A'))",
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots",
+        # They would be run whether or not.
+        "SELECT pg_drop_replication_slot('a') WHERE now() < '2020-01-01'",
+        "SELECT pg_drop_replication_slot('a') FROM t",
+        "SELECT pg_drop_replication_slot('a') FROM pg_replication_slots LIMIT 0",
+        "SELECT CASE WHEN true THEN pg_drop_replication_slot('a') END",
+        "SELECT coalesce(1, (SELECT 1 FROM pg_logical_slot_get_changes('a', NULL, NULL)))",
+        "SELECT * FROM pg_logical_slot_get_changes('a', NULL, NULL) WHERE pg_is_in_recovery()",
+        "SELECT lsn FROM pg_create_logical_replication_slot('a', 'b') WHERE EXISTS (TABLE t)",
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE xmin = '1'",
+        "SELECT pg_drop_replication_slot(plugin) FROM pg_replication_slots",
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots LIMIT 1",
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE xmin = '1'",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE state = 'streaming'",
+        "SELECT * FROM pg_logical_slot_get_changes('a', NULL, NULL) WITH ORDINALITY",
+        "SELECT * FROM ROWS FROM (pg_get_replication_slots())",
+        "SELECT * FROM pg_logical_slot_get_changes('a', NULL, NULL, VARIADIC $1)",
         "SELECT pg_drop_replication_slot('a'), pg_drop_replication_slot('b')",
         "SELECT 1; SELECT pg_drop_replication_slot('a')",
         "PREPARE p AS SELECT * FROM pg_replication_slots",
@@ -113,8 +133,66 @@ def test_calls() -> None:
     of_rows = rewrite(rows, 18)
     assert of_rows is not None
     assert of_rows.call is not None
-    assert of_rows.call.of_slot is not None
-    assert of_rows.call.of_slot.parameter == 1
+    assert [value.column for value in of_rows.call.arguments] == ["slot_name"]
+    assert of_rows.parameters == 1
+
+
+def _chosen(where: str, parameter: str) -> list[str]:
+    """The slots that a call is run for, of two."""
+    text = f"SELECT pg_drop_replication_slot(s.slot_name) FROM pg_replication_slots s WHERE {where}"
+    statement = rewrite(text, 18)
+    assert statement is not None
+    call = statement.call
+    assert call is not None
+    assert call.of_rows
+    rows: list[dict[str, object]] = [
+        {"slot_name": "a_1", "plugin": "pgoutput", "database": "d", "active": False}
+        | {"active_pid": None},
+        {"slot_name": "b", "plugin": None, "database": "e", "active": True, "active_pid": 7},
+    ]
+    known = Known(rows, "d", lambda value, _: parameter if value.parameter else value.text)
+    return [str(row["slot_name"]) for row in rows if call.condition(known.at(row))]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("slot_name = 'b'", ["b"]),
+        ("'b'::name = s.slot_name AND active;", ["b"]),
+        ("slot_name = $1 AND NOT active", ["a_1"]),
+        ("slot_name IN ('b', $1)", ["a_1", "b"]),
+        ("slot_name NOT IN ('b', NULL)", []),
+        ("plugin <> 'x'", ["a_1"]),
+        ("plugin IS NULL OR database = current_database()", ["a_1", "b"]),
+        ("active_pid IS NOT NULL AND active IS TRUE", ["b"]),
+        (r"slot_name LIKE 'a\_%'", ["a_1"]),
+        ("slot_name NOT LIKE '_'", ["a_1"]),
+        ("active_pid = 7 AND active = true", ["b"]),
+        ("NOT (active OR slot_name = 'c')", ["a_1"]),
+        ("EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = 'c')", []),
+        ("slot_name = NULL", []),
+    ],
+)
+def test_what_a_call_is_run_for(where: str, expected: list[str]) -> None:
+    assert _chosen(where, "a_1") == expected
+
+
+def test_arrays_of_options() -> None:
+    call = "SELECT * FROM pg_logical_slot_peek_changes('a', NULL, NULL, VARIADIC {})"
+    for array in ("ARRAY['x', 'y']", "ARRAY['x', 'y']::text[]", "'{x,y}'", "'{x, y}'::text[]"):
+        statement = rewrite(call.format(array), 18)
+        assert statement is not None
+        assert statement.call is not None
+        assert [value.text for value in statement.call.arguments[3:]] == ["x", "y"]
+    empty = rewrite(call.format("'{}'"), 18)
+    assert empty is not None
+    assert empty.call is not None
+    assert len(empty.call.arguments) == 3
+
+
+def test_too_few_arguments_are_the_sources_to_refuse() -> None:
+    for text in ("pg_drop_replication_slot()", "pg_create_logical_replication_slot('a')"):
+        assert rewrite(f"SELECT {text}", 18) is None
 
 
 def test_backslashes_in_strings() -> None:

@@ -75,9 +75,8 @@
     `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
   // A moment as it is said: with its day, unless that is today.
   const moment = (at) => {
-    const time = at.toLocaleTimeString();
-    const today = at.toDateString() === new Date().toDateString();
-    return today ? time : `${at.toLocaleDateString(undefined, { month: "short", day: "numeric" })}, ${time}`;
+    const said = local(at);
+    return at.toDateString() === new Date().toDateString() ? said.slice(-8) : said;
   };
   window.Spillway = { moment };
   const localise = (root) => {
@@ -114,6 +113,8 @@
   let askedAt = now();
   let answered = false;
   let broken = false;
+  // What the service said instead of a stream: a sign, and why.
+  let refused = null;
   // As of when the page is, by the service's clock.
   let seenAt = document.body.dataset.seenAt;
   const say = (state, text, why = "") => {
@@ -129,7 +130,8 @@
   };
   const judge = () => {
     if (!status || document.hidden || status.dataset.state === "gone") return;
-    if (broken || isLong(heardAt)) say("lost", "no answer", "The service does not answer.");
+    if (refused) say("lost", ...refused);
+    else if (broken || isLong(heardAt)) say("lost", "no answer", "The service does not answer.");
     else if (!answered) say("waiting", "connecting");
     else if (isLong(newsAt)) say("lost", "nothing new", "The service answers, and has seen nothing new for a while.");
     else say("live", "live");
@@ -138,6 +140,24 @@
     heardAt = now();
     answered = true;
     broken = false;
+    refused = null;
+    judge();
+  };
+  const REFUSALS = {
+    204: ["signed out", "The session is over. Reload the page and sign in."],
+    503: ["not followed", "The service follows as many pages as it can, or is about to end. It is asked again."],
+  };
+  // An EventSource does not tell the status of an answer.
+  const askWhy = async (address) => {
+    let said = null;
+    try {
+      const answer = await fetch(address, { cache: "no-store" });
+      if (answer.body) answer.body.cancel();
+      said = REFUSALS[answer.status] || (answer.ok ? null : ["refused", `The service answers ${answer.status}.`]);
+    } catch {
+      // It is as it looks: nobody answers.
+    }
+    if (!source) refused = said;
     judge();
   };
   const put = (name, html) => {
@@ -159,13 +179,15 @@
   const open = () => {
     askedAt = now();
     // What a list shows stands in the address; its stream follows that.
-    source = new EventSource(follows ? url + location.search : url);
+    const address = follows ? url + location.search : url;
+    source = new EventSource(address);
     source.onerror = () => {
       broken = true;
       judge();
       // Refused rather than broken off: the browser would not come again by itself.
       if (source && source.readyState === EventSource.CLOSED) {
         source = null;
+        askWhy(address);
         setTimeout(() => !source && !document.hidden && open(), 3000);
       }
     };

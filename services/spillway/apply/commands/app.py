@@ -81,6 +81,7 @@ SkipTo = Annotated[
 NoCopyData = Annotated[
     bool, typer.Option("--no-copy-data", help="Leave out what is in the tables already.")
 ]
+HasBegun = Annotated[bool, typer.Option("--has-begun", help="It has followed its slot before.")]
 
 
 def _settings(
@@ -96,6 +97,7 @@ def _settings(
     only_local: OnlyLocal = False,
     skip_to: SkipTo = None,
     no_copy_data: NoCopyData = False,
+    has_begun: HasBegun = False,
 ) -> ApplySettings:
     given = os.environ.get(OPTIONS_VARIABLE, "")
     if not given:
@@ -121,6 +123,7 @@ def _settings(
         streaming=streaming,
         only_local=only_local,
         copy_data=not no_copy_data,
+        has_begun=has_begun,
         skip_to=Lsn.parse(skip_to) if skip_to else Lsn(0),
         source_dsn=os.environ.get(SOURCE_VARIABLE, ""),
     )

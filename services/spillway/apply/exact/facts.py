@@ -23,7 +23,7 @@ _MAJOR_OF_NULLS_NOT_DISTINCT: Final = 15
 _COLUMNS: Final = b"""
 SELECT attname::text, pg_catalog.quote_ident(attname), attnum::int4,
        pg_catalog.format_type(atttypid, -1), attgenerated <> '', attidentity = 'a',
-       CASE WHEN attcollation <> typcollation THEN ' COLLATE ' || pg_catalog.quote_ident(nspname)
+       CASE WHEN attcollation <> t.typcollation THEN ' COLLATE ' || pg_catalog.quote_ident(nspname)
                  || '.' || pg_catalog.quote_ident(collname) ELSE '' END,
        (SELECT pg_catalog.pg_get_expr(adbin, adrelid) FROM pg_catalog.pg_attrdef
          WHERE adrelid = attrelid AND adnum = attnum),
@@ -32,8 +32,15 @@ SELECT attname::text, pg_catalog.quote_ident(attname), attnum::int4,
                FROM pg_catalog.pg_attrdef f JOIN pg_catalog.pg_depend d ON d.objid = f.oid
               WHERE d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
                 AND f.adrelid = attrelid AND f.adnum = attnum AND d.refobjid = attrelid
-                AND d.refobjsubid NOT IN (0, attnum))
+                AND d.refobjsubid NOT IN (0, attnum)),
+       COALESCE(e.typtype, t.typtype) IN ('e', 'r', 'm')
+           OR EXISTS(SELECT FROM pg_catalog.pg_opclass o
+                       JOIN pg_catalog.pg_am m ON m.oid = o.opcmethod
+                      WHERE m.amname IN ('btree', 'hash') AND o.opcdefault
+                        AND o.opcintype IN (COALESCE(e.oid, t.oid), t.typbasetype))
+           OR 'pg_catalog.varchar'::pg_catalog.regtype IN (COALESCE(e.oid, t.oid), t.typbasetype)
   FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type t ON t.oid = atttypid
+  LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
   LEFT JOIN pg_catalog.pg_collation l ON l.oid = attcollation
   LEFT JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
  WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
@@ -53,7 +60,8 @@ SELECT x.indexrelid, c.relname::text, x.indimmediate,
                LEFT JOIN pg_catalog.pg_amop m
                  ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
                 AND m.amoprighttype = o.opcintype AND m.amopstrategy = 3
-               LEFT JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr
+               LEFT JOIN pg_catalog.pg_operator p
+                 ON p.oid = coalesce(k.conexclop[i + 1], m.amopopr)
                LEFT JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace
               ORDER BY i),
        ARRAY(SELECT ' COLLATE ' || pg_catalog.quote_ident(n.nspname) || '.'
@@ -62,7 +70,7 @@ SELECT x.indexrelid, c.relname::text, x.indimmediate,
                LEFT JOIN pg_catalog.pg_collation l ON l.oid = x.indcollation[i]
                LEFT JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
               ORDER BY i),
-       pg_catalog.pg_get_expr(x.indpred, x.indrelid), {nulls},
+       pg_catalog.pg_get_expr(x.indpred, x.indrelid), {nulls}, k.conexclop IS NOT NULL,
        CASE WHEN x.indrelid = $1 THEN '' ELSE
             (SELECT 'ONLY ' || pg_catalog.quote_ident(nspname) || '.'
                     || pg_catalog.quote_ident(relname)
@@ -81,6 +89,8 @@ SELECT x.indexrelid, c.relname::text, x.indimmediate,
          WHERE isleaf AND relid <> $1::oid) m
   JOIN pg_catalog.pg_index x ON x.indrelid = m.oid
   JOIN pg_catalog.pg_class c ON c.oid = x.indexrelid
+  LEFT JOIN pg_catalog.pg_constraint k ON k.conrelid = x.indrelid AND k.conindid = x.indexrelid
+                                      AND k.contype IN ('p', 'u')
  WHERE x.indisunique AND x.indisready
    AND (x.indrelid = $1 OR NOT EXISTS (
         SELECT FROM pg_catalog.pg_index r
@@ -106,6 +116,8 @@ class Column:
     is_identity: bool
     #: numbers of the columns that it is generated of
     needs: tuple[int, ...]
+    #: that its type surely has an equality that PostgreSQL finds by itself; false of some that have
+    has_equality: bool
 
     @property
     def is_counted(self) -> bool:
@@ -122,9 +134,11 @@ class UniqueIndex:
         is_immediate: that it is checked with each row; PostgreSQL tells no conflicts of others.
         definitions: what it indexes, as SQL has it: a column or an expression.
         attnums: the columns' numbers; 0 for an expression.
-        types, equals, collations: of each.
+        types, equals, collations: of each; of a key WITHOUT OVERLAPS ``&&`` is the last one's
+            ``equals``, by which it refuses rows.
         predicate: of a partial index; None without.
         nulls_are_equal: NULLS NOT DISTINCT.
+        is_of_periods: that it is WITHOUT OVERLAPS: several rows may have what one row asks for.
         only: the partition that alone has it, behind FROM; "" if it is the table's.
         rows_of: what is true of the rows that lie in that partition.
         needs: names of the columns that say whether a row is in it, and with which key.
@@ -140,6 +154,7 @@ class UniqueIndex:
     collations: tuple[str | None, ...]
     predicate: str | None
     nulls_are_equal: bool
+    is_of_periods: bool
     only: str = ""
     rows_of: str | None = None
     needs: tuple[str, ...] = ()
@@ -181,7 +196,7 @@ def ask(connection: Connection, oid: int, major: int) -> TableFacts:
         indexes = raw(connection, _INDEXES.format(nulls=nulls).encode(), [str(oid).encode()])
         found_columns, found_indexes = columns.fetchall(), indexes.fetchall()
     return TableFacts(
-        tuple(Column(*[*row[:-1], tuple(row[-1])]) for row in found_columns),
+        tuple(Column(*[*row[:-2], tuple(row[-2]), row[-1]]) for row in found_columns),
         tuple(
             UniqueIndex(*[*row[:3], *(tuple(one) for one in row[3:8]), *row[8:-1], tuple(row[-1])])
             for row in found_indexes

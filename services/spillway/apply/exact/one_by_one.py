@@ -298,7 +298,7 @@ class _Writing:
     def _resolve_exists(
         self, kind: ConflictKind, in_the_way: list[FoundRow], remote: Row
     ) -> Resolution:
-        if len(in_the_way) > 1:
+        if len({one.local.unique_index for one in in_the_way}) > 1:
             kind = ConflictKind.MULTIPLE_UNIQUE_CONFLICTS
         return self._resolve(kind, in_the_way, remote)
 
@@ -314,7 +314,11 @@ class _Writing:
             new = self.change.new
             sent = None if remote is None or new is None else self._remote(new)
             wished = self._last([one.local for one in met], sent)
-        self._meet(kind, wished, tuple(one.local for one in met), remote, why)
+        # PostgreSQL tells one row of each index.
+        told: dict[str, LocalRow] = {}
+        for one in met:
+            told.setdefault(one.local.unique_index, one.local)
+        self._meet(kind, wished, tuple(told.values()), remote, why)
         return wished
 
     def _last(self, local: list[LocalRow], remote: Row | None) -> Resolution:

@@ -61,7 +61,8 @@ class TableRows:
         return self._found(cells(cursor, 0)) if cursor.rowcount else None
 
     def in_the_way(self, row: Row, own: FoundRow | None) -> list[FoundRow]:
-        """Find and lock the rows that have a key of *row* in a unique index, one for each index.
+        """Find and lock the rows that have a key of *row* in a unique index: one for each index, of
+        one WITHOUT OVERLAPS all that *row* overlaps.
 
         Args:
             row: the columns whose values are known, :meth:`completed`; an index with another is
@@ -154,18 +155,30 @@ class TableRows:
             conditions.append(f"(tableoid, ctid) <> (${len(values) - 1}::oid, ${len(values)}::tid)")
         text = (
             f"SELECT {self._columns} FROM {index.only or self.statements.table.only}"  # noqa: S608 - quoted
-            f" WHERE {' AND '.join(conditions)} LIMIT 1 FOR UPDATE"
+            f" WHERE {' AND '.join(conditions)}"
+            f"{'' if index.is_of_periods else ' LIMIT 1'} FOR UPDATE"
         )
         cursor = raw(self.connection, text.encode(), values)
-        if not cursor.rowcount:
-            return []
-        found = self._found(cells(cursor, 0))
+        return [
+            self._with_index(index, key, self._found(cells(cursor, n)))
+            for n in range(cursor.rowcount)
+        ]
+
+    def _with_index(
+        self, index: UniqueIndex, key: tuple[bytes | None, ...], found: FoundRow
+    ) -> FoundRow:
+        """A row that was found, with the index that has its key."""
         name = self._name_in_partition(index, found.tableoid)
+        if 0 not in index.attnums and not index.only:
+            # Told is the key that is there: what is equal to it may be written otherwise (1.0 and
+            # 1.00), and overlaps are not equal at all.
+            names = {one.attnum: one.name for one in self.facts.columns}
+            key = tuple(found.local.row[names[attnum]] for attnum in index.attnums)
         local = LocalRow(
             found.local.row, found.local.xid, found.local.origin, found.local.committed_at,
             name, index.definitions, key,
         )  # fmt: skip
-        return [FoundRow(found.tableoid, found.ctid, local, found.is_of_another)]
+        return FoundRow(found.tableoid, found.ctid, local, found.is_of_another)
 
     def _name_in_partition(self, index: UniqueIndex, tableoid: bytes) -> str:
         """What an index is called in the partition that has the row."""

@@ -8,7 +8,9 @@ nothing says the type, there is a cast.
 Values in binary form never come here: the stream is asked for text.
 
 A statement changes at most one row. It finds it as :mod:`spillway.apply.tables.matched` says; by a
-whole row the first that is equal is locked, and written by its ctid.
+whole row the first that is equal is locked, and written by its ctid. PostgreSQL's worker asks for a
+type's equality when it has two values, record_eq before it looks whether there are any: so NULLs of
+types that may have none (json, point) are compared by themselves.
 
 Source: apply_handle_update_internal, apply_handle_delete_internal, FindReplTupleInLocalRel
 (src/backend/replication/logical/worker.c), RelationFindReplTupleSeq
@@ -58,6 +60,8 @@ class TableStatements:
         self._on_conflict = "" if facts.has_deferrable else " ON CONFLICT DO NOTHING"
         #: a comparison needs one collation on both sides
         self._collate = {one.name: one.collate for one in facts.columns}
+        #: columns that record_eq may not be asked for where one of the two values is NULL
+        self._incomparable = {one.name for one in facts.columns if not one.has_equality}
         self._texts: dict[tuple[Any, ...], bytes] = {}
 
     def insert(self, new: Sequence[Any], *, plain: bool = False) -> tuple[bytes, Values]:
@@ -181,7 +185,14 @@ class TableStatements:
         )
 
     def _nulls(self, search: Sequence[Any]) -> tuple[bool, ...]:
-        return tuple(search[one.position] is None for one in self.table.key)
+        nulls = [search[one.position] is None for one in self.table.key]
+        if self.table.find != "key" and self._incomparable:
+            nulls += [
+                value is None
+                for one, value in zip(self.table.columns, search, strict=True)
+                if one.name in self._incomparable
+            ]
+        return tuple(nulls)
 
     def _parameters(self, search: Sequence[Any]) -> Values:
         if self.table.find == "key":
@@ -201,14 +212,24 @@ class TableStatements:
             else f"{one.column.quoted} {one.equals} ${one.position + 1}::{one.column.type_name}"
             for one in table.key
         ]
-        ours = [one.quoted for one in (*table.columns, *table.unsent)]
-        theirs = [
-            f"${i + 1}::{one.type_name}{self._collate[one.name]}"
-            for i, one in enumerate(table.columns)
-        ]
-        theirs += [f"NULL::{one.type_name}" for one in table.unsent]
-        compared.append(f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))")
-        return " AND ".join(compared)
+        ours: list[str] = []
+        theirs: list[str] = []
+        nulls: list[str] = []
+        for i, one in enumerate((*table.columns, *table.unsent)):
+            is_sent = i < len(table.columns)
+            place = f"${i + 1}::{one.type_name}" if is_sent else f"NULL::{one.type_name}"
+            if one.name in self._incomparable:
+                if not is_sent or search[i] is None:
+                    nulls.append(f"{one.quoted} IS NULL AND {place} IS NULL")
+                    continue
+                nulls.append(f"{one.quoted} IS NOT NULL")
+            ours.append(one.quoted)
+            theirs.append(place + (self._collate[one.name] if is_sent else ""))
+        rows = f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))"
+        if nulls:
+            # Asked for last, whatever the planner takes for cheap.
+            rows = f"CASE WHEN {' AND '.join(nulls)} THEN {rows} END"
+        return " AND ".join([*compared, rows])
 
     def _keep(self, key: tuple[Any, ...], text: str) -> bytes:
         if len(self._texts) >= _TEXTS_MAX:

@@ -282,6 +282,11 @@ class ExactWriter:
                     chunk, size = [], 0
                 self._meet(change, head)
                 continue
+            if renamed := self._renamed(change, head):
+                if chunk:
+                    self._write_chunk(head, chunk)
+                    chunk, size = [], 0
+                self._meet_names(renamed, head)
             if not self._is_applied(change, head):
                 continue
             chunk.append((self._number, change))
@@ -306,6 +311,30 @@ class ExactWriter:
         if self._schema_changes.meet(head, change.message[1]):
             self._tables.forget()
             self._rows.clear()
+
+    def _renamed(
+        self, change: Change, head: TransactionHead
+    ) -> list[tuple[SourceRelation, tuple[str, str]]]:
+        """Return the tables of a change that are known by another name yet, and that."""
+        changes = self._schema_changes
+        if changes is None:
+            return []
+        relations = change.truncated if change.relation is None else (change.relation,)
+        return [
+            (relation, old)
+            for relation in relations
+            if (old := changes.find_renamed(relation, head.commit_lsn)) is not None
+        ]
+
+    def _meet_names(
+        self, renamed: list[tuple[SourceRelation, tuple[str, str]]], head: TransactionHead
+    ) -> None:
+        assert self._schema_changes is not None
+        self._chunks += 1
+        for relation, old in renamed:
+            self._schema_changes.meet_name(relation, old, head)
+        self._tables.forget()
+        self._rows.clear()
 
     def _is_applied(self, change: Change, head: TransactionHead) -> bool:
         # Of a TRUNCATE each table is asked for by itself; a logical message has none.

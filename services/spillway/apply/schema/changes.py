@@ -3,6 +3,14 @@
 An event of a table that the stream does not write yet is kept for who does
 (:mod:`spillway.apply.sync.deferred_ddl`). All others are done here
 (:class:`~spillway.apply.schema.following.Following`), or are a pause.
+
+What is done to a partitioned table is done to all partitions at once, and to whatever else inherits
+from it. One of them may still lack rows from before, which have to be there first. So the event has
+the transaction rolled back (:class:`HeirsBehind`), and comes again when they are.
+
+The event that gave a table another name may never come: its transaction was skipped. The table is
+known by its OID then, when its next change comes, and gets its name in front of that
+(:meth:`SchemaChanges.find_renamed`).
 """
 
 from __future__ import annotations
@@ -10,14 +18,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway.apply.schema.definitions import target_heirs
 from spillway.apply.schema.following import Following
 from spillway.errors import TargetSchemaChange
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spillway.apply.changes import TransactionHead
+    from spillway.apply.changes import SourceRelation, TransactionHead
     from spillway.apply.selection import Selection
+    from spillway.apply.sync.states import TableName, TableState
     from spillway.apply.sync.table_sync import TableSync
     from spillway.apply.tables.matching import Rename
     from spillway.apply.target.session import TargetSession
@@ -25,6 +36,28 @@ if TYPE_CHECKING:
 #: the prefix of the logical messages that bear events
 PREFIX: Final = "spillway.ddl"
 _PREPARED: Final = "b"
+#: what does not reach who inherits
+_OWN: Final = frozenset(
+    ("rename_table", "set_schema", "replica_identity", "attach_partition", "detach_partition")
+)
+
+
+class HeirsBehind(Exception):
+    """The transaction changes tables that inherit from one, and lack what came since their copy.
+
+    Attributes:
+        tables: their names on the source.
+        commit_lsn: of the transaction.
+    """
+
+    def __init__(self, tables: frozenset[tuple[str, str]], commit_lsn: int) -> None:
+        self.tables = tables
+        self.commit_lsn = commit_lsn
+        names = ", ".join(sorted(".".join(name) for name in tables))
+        super().__init__(
+            f"DDL that reaches {names}, in the transaction that commits at "
+            f"{Lsn(commit_lsn)}, waits for what they lack since their copy"
+        )
 
 
 class SchemaChanges:
@@ -63,7 +96,11 @@ class SchemaChanges:
             how_to_go_on=f"spillway subscription enable {session.subscription}",
         )
         self._sync = sync
+        self._rename = rename
         self._tell = tell
+        #: what tables are known as by their OIDs, that have another name in the stream; as of when
+        self._names: dict[int, TableName | None] = {}
+        self._names_as_of: Mapping[TableName, TableState] = {}
         #: the open transaction has changed the target's tables, or what is known of them
         self._has_changed = False
 
@@ -77,6 +114,7 @@ class SchemaChanges:
 
         Raises:
             TargetSchemaChange: the subscription pauses here. The transaction is to be rolled back.
+            HeirsBehind: it has to wait. The transaction is to be rolled back.
             SourceError: the source had to be asked, and did not answer.
             TargetError: the target could not do it now, and may later.
             psycopg.Error: the target did not answer.
@@ -89,8 +127,57 @@ class SchemaChanges:
         if event["kind"] == "create_table":
             has_changed = self._create(event, head)
         else:
+            self._wait_for_heirs(event, head)
             has_changed = self._alter(event, head)
         self._has_changed |= has_changed
+        self._tell(None)
+        return has_changed
+
+    def find_renamed(self, relation: SourceRelation, commit_lsn: int) -> TableName | None:
+        """Return what a table is known as that has another name by now, of which no event came: the
+        stream writes it, and would take its changes for somebody else's. Cheap when it has none.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        if self._sync is None:
+            return None
+        states = self._sync.states
+        known = states.all()
+        if (relation.schema, relation.name) in known:
+            return None
+        if self._names_as_of is not known:
+            self._names_as_of, self._names = known, {}
+        oid = relation.relation_id
+        if oid not in self._names:
+            self._names[oid] = states.name_of(self._session.connection, oid)
+        old = self._names[oid]
+        since = None if old is None else states.applies_from(*old)
+        return None if since is None or commit_lsn < since else old
+
+    def meet_name(self, relation: SourceRelation, old: TableName, head: TransactionHead) -> bool:
+        """Have a table get the name that *relation* has, as by an event of its DDL; return whether
+        the target's tables were changed. In the open transaction.
+
+        Raises:
+            As :meth:`meet`.
+        """
+        schema, name = old
+        changes = []
+        if schema != relation.schema:
+            changes.append({"change": "set_schema", "from": schema, "to": relation.schema})
+        if name != relation.name:
+            changes.append({"change": "rename_table", "from": name, "to": relation.name})
+        event = {
+            "kind": "alter_table", "schema": relation.schema, "table": relation.name,
+            "oid": relation.relation_id, "changes": changes, "was_skipped": True,
+            "before": {"schema": schema, "table": name, "parent": None, "columns": []},
+            "after": {
+                "schema": relation.schema, "table": relation.name, "parent": None, "columns": [],
+            },
+        }  # fmt: skip
+        has_changed = self._alter(event, head)
+        self._has_changed = True
         self._tell(None)
         return has_changed
 
@@ -126,6 +213,31 @@ class SchemaChanges:
             return False
         connection = self._session.connection
         return self._sync.states.deferred.keep(connection, event, head.commit_lsn, head.xid)
+
+    def _wait_for_heirs(self, event: Mapping[str, Any], head: TransactionHead) -> None:
+        """Raise HeirsBehind if the event reaches tables that have yet to read what is before it."""
+        if self._sync is None or all(one["change"] in _OWN for one in event["changes"]):
+            return
+        states = self._sync.states
+        if states.are_all_ready or not (behind := states.behind(head.commit_lsn)):
+            return
+        connection = self._session.connection
+        heirs = set()
+        for state in (event["before"], event["after"]):
+            heirs |= target_heirs(connection, self._rename(state["schema"], state["table"]))
+        waits_for = frozenset(
+            name
+            for name in behind
+            if self._rename(*name) in heirs
+            # It is to be attached at a place that its reader has yet to come to.
+            or any(
+                change["change"] == "attach_partition"
+                for one in states.deferred.waiting(connection, name)
+                for change in one.event["changes"]
+            )
+        )
+        if waits_for:
+            raise HeirsBehind(waits_for, head.commit_lsn)
 
     # ---- what is done
 
@@ -182,6 +294,15 @@ class OwnSchemaChanges:
         has_changed = self._following.follow(event, head.commit_lsn, head.xid)
         self._names[after["schema"], after["table"]] = self._names.pop(key)
         return has_changed
+
+    def find_renamed(self, relation: SourceRelation, commit_lsn: int) -> TableName | None:
+        """None: no event is passed over between a copy and what it lacks."""
+        del relation, commit_lsn
+        return None
+
+    def meet_name(self, relation: SourceRelation, old: TableName, head: TransactionHead) -> bool:
+        """Never called."""
+        raise NotImplementedError
 
     def rolled_back(self) -> None:
         """Nothing is known beyond the transaction."""

@@ -63,6 +63,15 @@ SELECT EXISTS (
             OR t.relid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(%s::oid) m)))
 """
 
+_HEIRS: Final = """
+WITH RECURSIVE heir AS (
+    SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = %s AND c.relname = %s
+    UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN heir ON i.inhparent = heir.oid)
+SELECT n.nspname::text, c.relname::text FROM heir
+  JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
+
 _IDENTITY: Final = {"a": "always", "d": "by default"}
 _GENERATED: Final = {"s": "stored", "v": "virtual"}
 
@@ -129,6 +138,16 @@ def target_table(connection: Connection, name: tuple[str, str]) -> TargetTableNo
         tuple(key),
         columns,
     )
+
+
+def target_heirs(connection: Connection, name: tuple[str, str]) -> set[tuple[str, str]]:
+    """Return a table of the target and all that inherit from it, partitions of partitions too; no
+    table when there is none of that name.
+
+    Raises:
+        psycopg.Error: the target did not answer.
+    """
+    return set(connection.execute(_HEIRS, name).fetchall())
 
 
 class SourceCatalog:

@@ -159,9 +159,19 @@ class Following:
             )
         else:
             hint = f"Make the target's table like the source's. Then: {self._how_to_go_on}."
-        raise TargetSchemaChange(
+        told = (
             f"transaction {xid}, which commits at {Lsn(commit_lsn)}, changes table "
-            f"{table} ({what or event['kind']}){why}; everything before it is applied",
+            f"{table} ({what or event['kind']})"
+        )
+        if event.get("was_skipped"):
+            before = event["before"]
+            told = (
+                f"transaction {xid}, which commits at {Lsn(commit_lsn)}, writes to table {table}, "
+                f"which was {before['schema']}.{before['table']}: it was renamed in a transaction "
+                "that was skipped"
+            )
+        raise TargetSchemaChange(
+            f"{told}{why}; everything before it is applied",
             hint=f"{hint} Or, to leave the target's table as it is: give the target "
             "on_schema_change ignore, and enable the subscription.",
             relation=table,

@@ -48,7 +48,10 @@ _SETTINGS: Final = {
     "array_nulls": "on",
     "standard_conforming_strings": "on",
     "statement_timeout": "0",
+    "transaction_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "exit_on_error": "off",
     "client_min_messages": "error",
 }
 
@@ -355,7 +358,9 @@ def connect_source(conninfo: str) -> Connection:
 def _set(connection: Connection, settings: Mapping[str, str]) -> None:
     connection.execute(
         "SELECT pg_catalog.set_config(w.name, w.value, false) FROM ROWS FROM"
-        " (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS w (name, value)",
+        " (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS w (name, value)"
+        # What an older server does not know is left out.
+        " WHERE pg_catalog.current_setting(w.name, true) IS NOT NULL",
         [list(settings), list(settings.values())],
     )
 

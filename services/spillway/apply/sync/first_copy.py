@@ -16,6 +16,7 @@ Source: LogicalRepSyncTableStart, copy_table (src/backend/replication/logical/ta
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -289,10 +290,13 @@ class FirstCopy:
         self._undo(target, self._states.all()[key], self._retries.later(error, key))
 
     def _undo(self, target: Connection, table: TableState, error: str) -> None:
-        """Take away what was copied of a table that is not whole, and make it init again."""
+        """Take away what was copied of a table that is not whole, and make it init again, with the
+        indexes that it had: DDL may come before its next copy, which they have a part in.
+        """
         with target.transaction():
             if table.is_ours and table.ranges_done:
                 self._empty(target, table)
+            self._make_again(target, table.dropped_indexes)
             table = replace(
                 table,
                 state=SyncState.INIT,
@@ -301,12 +305,26 @@ class FirstCopy:
                 ranges=(),
                 ranges_done=frozenset(),
                 is_ours=False,
+                dropped_indexes=(),
                 rows=0,
                 bytes=0,
                 error=error,
             )
             self._states.store(target, table)
         self._states.changed(table)
+
+    def _make_again(self, target: Connection, definitions: Sequence[str]) -> None:
+        """Make indexes of a table that is not copied, as far as nobody has, and it is there."""
+        for definition in definitions:
+            with (
+                suppress(
+                    psycopg.errors.DuplicateTable,
+                    psycopg.errors.UndefinedTable,
+                    psycopg.errors.UndefinedColumn,
+                ),
+                target.transaction(),
+            ):
+                indexes.make(target, [definition])
 
     def _follow_deferred(self, target: Connection) -> None:
         """Do the DDL that was left to who reads behind a copy which there is no more: the next

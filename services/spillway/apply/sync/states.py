@@ -261,6 +261,24 @@ class TableStates:
             ]
             return min([*of, *(() if self._held is None else (self._held,))], default=None)
 
+    def behind(self, commit_lsn: int) -> frozenset[TableName]:
+        """Return the tables that are to read what they lack since their copy, from before a
+        transaction that commits at *commit_lsn*; those that failed are not waited for.
+        """
+        with self._lock:
+            held = self._held
+            return frozenset(
+                table.key
+                for table in self._tables.values()
+                if not table.error
+                and (
+                    table.lsn <= commit_lsn
+                    if table.state in (SyncState.DATA_SYNC, SyncState.FINISHED_COPY)
+                    # The snapshot that it is about to get.
+                    else table.state == SyncState.INIT and held is not None and held <= commit_lsn
+                )
+            )
+
     def all(self) -> Mapping[TableName, TableState]:
         """Return them as they are now; the mapping does not change."""
         return self._tables
@@ -313,6 +331,13 @@ class TableStates:
         """Return the source's OIDs of tables, as far as they are known."""
         rows = connection.execute(_RELATIONS, [self._subscription]).fetchall()
         return {(schema, table): oid for schema, table, oid in rows}
+
+    def name_of(self, connection: Connection, relation_id: int) -> TableName | None:
+        """Return the table that has an OID on the source, as it is known."""
+        query = "SELECT schema_name, table_name FROM spillway.relations"
+        where = " WHERE subscription = %s AND relation_id = %s"
+        row = connection.execute(f"{query}{where}", [self._subscription, relation_id]).fetchone()
+        return None if row is None else (row[0], row[1])
 
     def identify(self, connection: Connection, tables: Mapping[TableName, int]) -> None:
         """Write down the source's OIDs of tables."""

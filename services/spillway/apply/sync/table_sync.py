@@ -130,7 +130,9 @@ class TableSync:
     def first_copy(self, position: int) -> None:
         """Copy what has nothing yet, before the stream begins. Blocking; :meth:`stop` ends it.
 
-        A table's trouble is its own, and it is tried again beside the stream.
+        A table's trouble is its own, and it is tried again beside the stream. Where the stream has
+        tables already, nothing is copied here: they don't wait for others, which a refresh or a
+        program that was killed has left to be copied.
 
         Args:
             position: where the stream will begin: nothing behind it is applied.
@@ -144,6 +146,9 @@ class TableSync:
             return
         # Of a process that was killed after a copy.
         self.at_boundary(position)
+        if any(table.is_synchronized for table in self.states.all().values()):
+            self.synchronize_sequences()
+            return
         failures = 0
         while self._copy.due() and not self._stopping.is_set():
             try:

@@ -79,7 +79,13 @@ SELECT root, attname::text, pg_catalog.quote_ident(attname), attnum::int4, attty
 )
 
 #: Of each column of an index its name, NULL for an expression, and the operator class's equality:
-#: strategy 3 of btree and 1 of hash. ``unique`` ones are those that can be a key.
+#: strategy 3 of btree and 1 of hash. ``unique`` ones are those that can be a key. An index may have
+#: another collation than its column (but no primary key does), by which others are equal.
+#:
+#: In GiST each operator class has numbers of its own, which 18 asks a support function for. A key
+#: WITHOUT OVERLAPS names its operators in its constraint: equalities, and for the last column, a
+#: range or multirange, ``&&``. The classes of these have their equality as strategy 18. Before 18
+#: only exclusion constraints have conexclop, which are no keys.
 _INDEXES: Final = (
     _MEMBERS  # noqa: S608 - constants only
     + """
@@ -92,14 +98,24 @@ SELECT root, member, is_leaf, indexrelid, indisprimary, indisreplident,
                 LEFT JOIN pg_catalog.pg_attribute a
                   ON a.attrelid = member AND a.attnum = indkey[i] AND a.attnum <> 0
                ORDER BY i),
-       ARRAY (SELECT 'OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || p.oprname || ')'
+       ARRAY (SELECT CASE WHEN indcollation[i] <> a.attcollation
+                          THEN 'COLLATE ' || pg_catalog.quote_ident(s.nspname) || '.'
+                               || pg_catalog.quote_ident(l.collname) || ' ' ELSE '' END
+                     || 'OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || p.oprname || ')'
                 FROM pg_catalog.generate_series(0, indnkeyatts - 1) i
                 JOIN pg_catalog.pg_opclass o ON o.oid = indclass[i]
+                LEFT JOIN pg_catalog.pg_attribute a
+                  ON a.attrelid = member AND a.attnum = indkey[i] AND a.attnum <> 0
+                LEFT JOIN pg_catalog.pg_collation l ON l.oid = indcollation[i]
+                LEFT JOIN pg_catalog.pg_namespace s ON s.oid = l.collnamespace
                 LEFT JOIN pg_catalog.pg_amop m
                   ON m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype
                  AND m.amoprighttype = o.opcintype
-                 AND m.amopstrategy = CASE am.amname WHEN 'btree' THEN 3 WHEN 'hash' THEN 1 END
-                LEFT JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr
+                 AND m.amopstrategy = CASE am.amname WHEN 'btree' THEN 3 WHEN 'hash' THEN 1
+                                      ELSE CASE WHEN conexclop IS NOT NULL THEN 18 END END
+                LEFT JOIN pg_catalog.pg_operator p
+                  ON p.oid = CASE WHEN i < indnkeyatts - 1 AND conexclop IS NOT NULL
+                                  THEN conexclop[i + 1] ELSE m.amopopr END
                 LEFT JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace
                ORDER BY i)
   FROM members
@@ -107,6 +123,8 @@ SELECT root, member, is_leaf, indexrelid, indisprimary, indisreplident,
   JOIN pg_catalog.pg_index ON indrelid = member
   JOIN pg_catalog.pg_class x ON x.oid = indexrelid
   JOIN pg_catalog.pg_am am ON am.oid = x.relam
+  LEFT JOIN pg_catalog.pg_constraint ON conrelid = member AND conindid = indexrelid
+                                    AND contype IN ('p', 'u')
  ORDER BY root, member, indexrelid
 """
 )
@@ -149,8 +167,8 @@ class Column(NamedTuple):
 class Index(NamedTuple):
     """An index of a table or of one of its partitions.
 
-    ``columns`` has None for an expression, ``equals`` None where the access method has no equality
-    that is known here.
+    ``columns`` has None for an expression, ``equals`` None where the access method, or an operator
+    class of one's own, has no equality that is known here.
     """
 
     member: int

@@ -78,7 +78,9 @@ class KeyColumn:
         position: of its value among the source's columns.
         column: the target's.
         equals: the equality of the index's operator class, to stand between two operands:
-            ``OPERATOR(pg_catalog.=)``, ``OPERATOR(public.=)`` for citext.
+            ``OPERATOR(pg_catalog.=)``, ``OPERATOR(public.=)`` for citext; with COLLATE in front
+            where the index has another collation than the column. WITHOUT OVERLAPS, too, a row is
+            found by equality: no other row has an equal key, as it would overlap.
     """
 
     position: int
@@ -143,6 +145,9 @@ class MatchedTable:
     watched: tuple[int, ...] = ()
     #: Names of the target's own key, when the source does not send all of it.
     key_not_sent: tuple[str, ...] = ()
+    #: Names of the key's columns whose operator class has no equality: a row found by the others
+    #: alone may be another one.
+    key_without_equality: tuple[str, ...] = ()
     merges: bool = False
 
     @property
@@ -161,7 +166,18 @@ class MatchedTable:
         if self.find:
             return
         where = f'"{self.relation.schema}.{self.relation.name}"'
-        if self.key_not_sent:
+        if self.key_without_equality:
+            named = ", ".join(self.key_without_equality)
+            message = (
+                f"the key of the logical replication target relation {where} has an operator class "
+                f"without equality, of {named}"
+            )
+            hint = (
+                "On the target: ALTER OPERATOR FAMILY … ADD OPERATOR, the equality of the "
+                f"operator class; or ALTER TABLE {self.quoted} REPLICA IDENTITY USING INDEX one "
+                "with another operator class."
+            )
+        elif self.key_not_sent:
             message = (
                 "publisher did not send replica identity column expected by the logical "
                 f"replication target relation {where}"

@@ -2,9 +2,9 @@
 
 Where the majors differ, 18's rules hold for every target: a generated column of the target is
 refused when the source sends its name (before 18 it was called missing), and an index for whole
-rows may be btree or hash (before 17 it had to be btree, before 16 there was none). GiST, which 18
-takes as well where its operator class tells its equality, is left out: the table is read instead,
-which finds the same row.
+rows may be btree or hash (before 17 it had to be btree, before 16 there was none). Of GiST, which
+18 takes where its operator class tells its equality, a constraint WITHOUT OVERLAPS is taken; for
+whole rows any other is left out, and the table is read instead, which finds the same row.
 
 Source: logicalrep_rel_open, logicalrep_rel_mark_updatable, FindLogicalRepLocalIndex,
 IsIndexUsableForReplicaIdentityFull, GetRelationIdentityOrPK
@@ -14,6 +14,7 @@ IsIndexUsableForReplicaIdentityFull, GetRelationIdentityOrPK
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from spillway.apply.tables.catalog import ask, type_name
@@ -47,6 +48,8 @@ _KINDS: Final = {
     "I": "partitioned indexes",
     "t": "TOAST tables",
 }
+#: as :mod:`spillway.apply.target.connection` reads a byte that is not UTF-8
+_ESCAPED_BYTE: Final = re.compile(r"\\x[89a-f][0-9a-f]")
 #: Types below this OID have the same one on every server.
 _FIRST_OF_OWN: Final = 10_000
 
@@ -101,7 +104,8 @@ def _matched(
         raise TargetTableMissing(
             f'logical replication target relation "{where}" does not exist',
             hint="Create it on the target, from what pg_dump --schema-only --table writes of the "
-            "source's, or let the subscription make what is missing (create_tables).",
+            "source's, or let the subscription make what is missing (create_tables)."
+            + _about_bytes(name),
             relation=where,
         )
     if facts.kind not in "rp":
@@ -123,6 +127,7 @@ def _matched(
         )
     sent = {column.name: i for i, column in enumerate(relation.columns)}
     find, key, index_oid, not_sent = _how_found(relation, facts, sent, by_name)
+    unequal = () if find else _without_equality(facts)
     inserts = _not_groupable(facts)
     groupable = inserts or ("" if find == "key" else "its rows have no key that the source sends")
     own = set() if find != "key" else {key.oid for key in _keys_by_member(facts)}
@@ -154,6 +159,7 @@ def _matched(
         lacks=facts.lacks,
         watched=_watched(others, sent),
         key_not_sent=not_sent,
+        key_without_equality=unequal,
     )
 
 
@@ -173,7 +179,8 @@ def _check_columns(
         raise TargetColumnsMissing(
             f'logical replication target relation "{where}" is missing replicated '
             f"{_columns(column.name for column in missing)}",
-            hint=f"On the target: ALTER TABLE {facts.quoted} {added};",
+            hint=f"On the target: ALTER TABLE {facts.quoted} {added};"
+            + _about_bytes(column.name for column in missing),
             relation=where,
             columns=[column.name for column in missing],
         )
@@ -195,6 +202,18 @@ def _check_columns(
             relation=where,
             columns=[column.name for column in generated],
         )
+
+
+def _about_bytes(names: Iterable[str]) -> str:
+    """What is to be said of names that seem to have a byte which is not UTF-8: it was escaped when
+    the name was read, so nothing is found by it.
+    """
+    if not any(map(_ESCAPED_BYTE.search, names)):
+        return ""
+    return (
+        r" Where the name has \x for a byte that is not UTF-8, that does not help: rename it on "
+        "both sides, or leave the table out."
+    )
 
 
 def _columns(names: Iterable[str]) -> str:
@@ -249,8 +268,9 @@ def _how_found(
     whole_rows = relation.replica_identity == _FULL
     identity = {column.name for column in relation.columns if column.is_key or whole_rows}
     keys = list(_keys_by_member(facts))
-    by_columns = {frozenset(key.columns): key for key in keys}
-    if len(by_columns) == 1 and len(keys) == max(facts.leaves, 1):
+    # Partitions whose indexes have other collations or operator classes don't agree, either.
+    by_columns = {frozenset(zip(key.columns, key.equals, strict=True)): key for key in keys}
+    if len(by_columns) == 1 and len(keys) == max(facts.leaves, 1) and not _without_equality(facts):
         (key,) = by_columns.values()
         if not set(key.columns) <= identity:
             return "", (), 0, tuple(str(name) for name in key.columns)
@@ -269,6 +289,17 @@ def _how_found(
             ):
                 return "index", _key_columns(index, sent, by_name), index.oid, ()
     return "full", (), 0, ()
+
+
+def _without_equality(facts: TableFacts) -> tuple[str, ...]:
+    """The columns of the key, or of a partition's, that can't be looked for."""
+    found = (
+        str(name)
+        for key in _keys_by_member(facts)
+        for name, equals in zip(key.columns, key.equals, strict=True)
+        if equals is None
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _key_columns(

@@ -44,6 +44,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "transaction_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
+    "exit_on_error": "off",
     "client_connection_check_interval": "5s",
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",

@@ -57,6 +57,14 @@ _KINDS: Final[dict[str, tuple[type[TargetError], str]]] = {
         TargetNotPermitted,
         "Grant the right that is named to the subscription's role, as the object's owner.",
     ),
+    "42883": (
+        TargetRefused,
+        (
+            "Have that on the target. Or it is an equality of whole rows, of a type without one, "
+            "as the source's table has REPLICA IDENTITY FULL and the target's no key. Give it a "
+            "primary key there, of what is unique."
+        ),
+    ),
     "40001": (TargetSerialization, "It is tried again."),
     "40P01": (TargetSerialization, "It is tried again."),
     "55P03": (TargetSerialization, "It is tried again."),

@@ -48,6 +48,8 @@ def forget_subscription(plan: TargetPlan) -> None:
         try:
             tables = _tables(connection)
             if "progress" not in tables:
+                # Origins are the cluster's: those of a database that was dropped are there still.
+                _drop_origins(connection, plan.origin)
                 return
             row = connection.execute(
                 "SELECT identity FROM spillway.progress WHERE subscription = %s",

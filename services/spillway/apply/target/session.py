@@ -520,8 +520,11 @@ class TargetSession:
         if origin is None and self.facts.may_use_origins:
             origin = plan.origin
             with self.connection.transaction():
+                # Origins are the cluster's: one of a database that was dropped is there still.
                 self.connection.execute(
-                    "SELECT pg_catalog.pg_replication_origin_create(%s)", [origin]
+                    "SELECT pg_catalog.pg_replication_origin_create(%s) WHERE NOT EXISTS"
+                    " (SELECT FROM pg_catalog.pg_replication_origin WHERE roname = %s)",
+                    [origin, origin],
                 )
                 self.connection.execute(
                     "UPDATE spillway.progress SET origin = %s WHERE subscription = %s",

@@ -3,6 +3,8 @@ compared: by buckets, and by keys.
 
 Values are compared as texts, as both servers print them under the same settings: what pgoutput
 sends is such a text, too. Columns of the target that the source does not send don't count.
+
+What a side in SQL_ASCII has is told by :class:`spillway.consumer.row_checksums.TextForm`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from spillway.consumer.row_checksums import RowTexts, printed
+from spillway.apply.target.connection import read_bytes
+from spillway.consumer.row_checksums import (
+    RowTexts,
+    TextForm,
+    execute,
+    form_beside_characters,
+    is_without_encoding,
+    printed,
+    text_array,
+)
 from spillway.consumer.row_differences import Difference, by_key, differences
 
 if TYPE_CHECKING:
@@ -50,6 +61,18 @@ def print_alike(connection: Connection) -> None:
     )
 
 
+def speak_alike(source: Connection, target: Connection) -> tuple[TextForm, TextForm]:
+    """Have both sessions speak so that their texts can be compared; return what each one's are."""
+    sides = source, target
+    if all(map(is_without_encoding, sides)):
+        for side in sides:
+            read_bytes(side)
+        return TextForm.BYTES, TextForm.BYTES
+    for side in sides:
+        side.execute("SET client_encoding = 'UTF8'")
+    return form_beside_characters(source), form_beside_characters(target)
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What comparing a table by buckets found; ``more``: there is what was not looked for."""
@@ -67,16 +90,25 @@ class TablePair:
         published: the source's, as it is published.
         matched: the target's table.
         source_types: the source's types of the key's columns, as SQL has them there.
+        forms: what the texts of source and target are, by :func:`speak_alike`.
     """
 
     def __init__(
-        self, published: PublishedTable, matched: MatchedTable, source_types: Mapping[str, str]
+        self,
+        published: PublishedTable,
+        matched: MatchedTable,
+        source_types: Mapping[str, str],
+        forms: tuple[TextForm, TextForm],
     ) -> None:
+        self._source_form, self._target_form = forms
         relation = published.relation
         self.matched = matched
         self.name = f"{relation.schema}.{relation.name}"
         self.columns = tuple(column.name for column in relation.columns)
-        is_keyed = matched.find == "key"
+        # By a collation that only the index has, the source's rows can't be told apart.
+        is_keyed = matched.find == "key" and not any(
+            k.equals.startswith("COLLATE ") for k in matched.key
+        )
         #: the columns that tell rows apart; () where whole rows do
         self.key = tuple(k.column.name for k in matched.key) if is_keyed else ()
         self._source = sql.SQL("{}{}").format(
@@ -104,8 +136,8 @@ class TablePair:
 
         Both sessions are in a transaction with a snapshot. In memory are the rows of a few buckets.
         """
-        left = RowTexts(self._published(self._source), self._texts, self.key)
-        right = RowTexts(self._target, self._texts, self.key)
+        left = self._source_texts(self._source)
+        right = self._target_texts(self._target)
         at_source, at_target = left.buckets(source), right.buckets(target)
         differing = sorted(
             b for b in at_source.keys() | at_target.keys() if at_source.get(b) != at_target.get(b)
@@ -138,24 +170,24 @@ class TablePair:
 
     def source_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Return the source's rows of *keys*, by their keys' texts."""
-        chosen = self._published(self._chosen(self._source, self._source_types, keys))
-        return dict(by_key(RowTexts(chosen, self._texts, self.key).all_rows(connection)))
+        chosen = self._chosen(self._source, self._source_types, keys, self._source_form)
+        return dict(by_key(self._source_texts(chosen).all_rows(connection)))
 
     def target_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Return the target's rows of *keys*, by their keys' texts."""
-        chosen = self._chosen(self._target, self._target_types, keys)
-        return dict(by_key(RowTexts(chosen, self._texts, self.key).all_rows(connection)))
+        chosen = self._chosen(self._target, self._target_types, keys, self._target_form)
+        return dict(by_key(self._target_texts(chosen).all_rows(connection)))
 
     def source_versions(self, connection: Connection, keys: Sequence[Key]) -> dict[str, str]:
         """Return which versions of the source's rows of *keys* the session sees: another one after
         whatever was written to a row.
         """
-        chosen = self._published(self._chosen(self._source, self._source_types, keys))
+        chosen = self._chosen(self._source, self._source_types, keys, self._source_form)
         statement = sql.SQL(
             "SELECT {key}, string_agg(t.xmin::text || ' ' || t.ctid::text, ',' ORDER BY t.ctid)"
             " FROM {rows} GROUP BY 1"
-        ).format(key=RowTexts(chosen, self._texts, self.key).key, rows=chosen)
-        return dict(connection.execute(statement).fetchall())
+        ).format(key=self._source_texts(chosen).key, rows=self._published(chosen))
+        return dict(execute(connection, statement, self._source_form).fetchall())
 
     def key_text(self, key: Key) -> str:
         """Return a key's text, as the other methods name it."""
@@ -165,15 +197,16 @@ class TablePair:
 
     def lock_target_rows(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Keep others from writing to the target's rows of *keys* until the transaction's end."""
-        chosen = self._chosen(self._target, self._target_types, keys)
-        connection.execute(sql.SQL("SELECT FROM {} FOR UPDATE OF t").format(chosen))
+        chosen = self._chosen(self._target, self._target_types, keys, self._target_form)
+        statement = sql.SQL("SELECT FROM {} FOR UPDATE OF t").format(chosen)
+        execute(connection, statement, self._target_form)
 
     def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Delete the target's rows of *keys*."""
         statement = sql.SQL("DELETE FROM {} AS t USING {} WHERE {}").format(
-            self._target, self._listed(keys), self._is_key(self._target_types)
+            self._target, self._listed(keys, self._target_form), self._is_key(self._target_types)
         )
-        connection.execute(statement)
+        execute(connection, statement, self._target_form)
 
     def insert(self, connection: Connection, rows: Sequence[Sequence[str | None]]) -> None:
         """Insert rows, given by their columns' texts."""
@@ -183,7 +216,7 @@ class TablePair:
             sql.SQL(", ").join(self._values()),
             self._values_listed(rows),
         )
-        connection.execute(statement)
+        execute(connection, statement, self._target_form)
 
     def update(self, connection: Connection, rows: Sequence[Sequence[str | None]]) -> None:
         """Give the target's rows of the same keys these texts."""
@@ -211,26 +244,32 @@ class TablePair:
         statement = sql.SQL("UPDATE {} AS t SET {} FROM {} WHERE {}").format(
             self._target, sql.SQL(", ").join(settable), self._values_listed(rows), is_key
         )
-        connection.execute(statement)
+        execute(connection, statement, self._target_form)
 
     # ---- SQL
+
+    def _source_texts(self, rows: sql.Composed) -> RowTexts:
+        return RowTexts(self._published(rows), self._texts, self.key, self._source_form)
+
+    def _target_texts(self, rows: sql.Composed) -> RowTexts:
+        return RowTexts(rows, self._texts, self.key, self._target_form)
 
     def _published(self, rows: sql.Composed) -> sql.Composed:
         return rows if self._where is None else rows + self._where
 
     def _chosen(
-        self, relation: sql.Composable, types: Sequence[str], keys: Sequence[Key]
+        self, relation: sql.Composable, types: Sequence[str], keys: Sequence[Key], form: TextForm
     ) -> sql.Composed:
         """The relation's rows of *keys*, behind FROM."""
         return sql.SQL("{} AS t JOIN {} ON {}").format(
-            relation, self._listed(keys), self._is_key(types)
+            relation, self._listed(keys, form), self._is_key(types)
         )
 
-    def _listed(self, keys: Sequence[Key]) -> sql.Composed:
+    def _listed(self, keys: Sequence[Key], form: TextForm) -> sql.Composed:
         lists = [list(values) for values in zip(*keys, strict=True)]
         return sql.SQL("ROWS FROM ({}) AS wanted ({})").format(
             sql.SQL(", ").join(
-                sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal(values))
+                sql.SQL("pg_catalog.unnest({}::text[])").format(text_array(values, form))
                 for values in lists
             ),
             sql.SQL(", ").join(map(_wanted, range(len(lists)))),
@@ -250,7 +289,9 @@ class TablePair:
         lists = [list(values) for values in zip(*rows, strict=True)]
         return sql.SQL("ROWS FROM ({}) AS v ({})").format(
             sql.SQL(", ").join(
-                sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal(values))
+                sql.SQL("pg_catalog.unnest({}::text[])").format(
+                    text_array(values, self._target_form)
+                )
                 for values in lists
             ),
             sql.SQL(", ").join(sql.Identifier(f"v{i}") for i in range(len(lists))),

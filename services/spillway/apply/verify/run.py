@@ -49,11 +49,12 @@ from spillway.apply.sync.published import describe, list_tables
 from spillway.apply.tables.matching import match_all
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
-from spillway.apply.verify.pairs import TablePair, print_alike
+from spillway.apply.verify.pairs import TablePair, print_alike, speak_alike
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_differences import Difference, differences
 from spillway.consumer.snapshots import Source, SourceTable
 from spillway.errors import NotReady, SpillwayError, UnknownTable
+from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class TableOutcome:
         if self.more:
             lines.append("  and more")
         lines += [
-            f"  ({', '.join(map(str, key))}) is written to too often to be compared"
+            f"  ({', '.join(map(_said, key))}) is written to too often to be compared"
             for key in self.undecided[:_SAID_MAX]
         ]
         if len(self.undecided) > _SAID_MAX:
@@ -209,6 +210,7 @@ class _Run:
             target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             applied, states = self._applied(target)
             print_alike(snapshot.connection)
+            forms = speak_alike(snapshot.connection, target)
             for name, table in tables.items():
                 outcome = outcomes[name] = TableOutcome(name)
                 relation = table.relation
@@ -222,7 +224,7 @@ class _Run:
                     outcome.skipped = matched.message
                     continue
                 pair = pairs[name] = TablePair(
-                    table, matched, _types(snapshot.connection, relation.relation_id)
+                    table, matched, _types(snapshot.connection, relation.relation_id), forms
                 )
                 looked = limit if repair or not pair.key else max(limit, _LOOKED_AT)
                 found = pair.compare(snapshot.connection, target, looked)
@@ -353,6 +355,7 @@ class _Run:
                 target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 applied, _ = self._applied(target)
                 print_alike(snapshot.connection)
+                speak_alike(snapshot.connection, target)
                 found = pair.compare(snapshot.connection, target, self._settings.limit)
             outcome.source_rows, outcome.target_rows = found.source_rows, found.target_rows
             outcome.differences, outcome.more = found.differences, found.more
@@ -398,12 +401,14 @@ class _Run:
             snapshot = self._snapshot(table.heaps)
             held.callback(snapshot.close)
             print_alike(snapshot.connection)
+            target = held.enter_context(self._target())
+            speak_alike(snapshot.connection, target)
             rows = pair.source_rows(snapshot.connection, keys)
             before = pair.source_versions(snapshot.connection, keys)
             self._wait(snapshot.lsn)
-            target = held.enter_context(self._target())
             now = held.enter_context(closing(self._source.connected()))
             print_alike(now)
+            speak_alike(now, target)
             if not repair:
                 return self._told(pair, keys, rows, before, target, now)
             try:
@@ -466,6 +471,10 @@ class _Run:
             ]
             if texts:
                 write(target, texts)
+
+
+def _said(value: str | None) -> str:
+    return "None" if value is None else readable(value)
 
 
 def _rest_triggers(target: Connection) -> None:

@@ -199,6 +199,8 @@ class Materializer:
         self._pace = pace or Pace(tables, path, lake.slot, lake.lsn_value, {})
         #: of the batch at hand: directories of tables that were only appended to
         self._deferred: set[str] = set()
+        #: whether somebody asked for the batch at hand to end where it does
+        self._asked = False
         #: its tables' locks, kept until their commits are made together; None: they aren't
         self._kept: dict[str, ExitStack] | None = None
         self._shown = shown_tables(path)
@@ -268,7 +270,7 @@ class Materializer:
         poisoned: dict[str, BaseException] = {}
         near = bring(plan.parts, _sizes(heads), envelopes)
         oldest = _committed(heads, "oldest", min)
-        whole = boundaries.is_asked(self._path, plan.batch.end_lsn)
+        whole = self._asked = boundaries.is_asked(self._path, plan.batch.end_lsn)
         deferred = [part for part in plan.parts if not whole and self._pace.defers(part)]
         self._deferred = {part.relation.directory for part in deferred}
         told = self._tables.durable_lsn(DDL, EVENTS) if plan.events else 0
@@ -642,6 +644,9 @@ class Materializer:
             self._lake = replace(self._lake, lsn=str(Lsn(batch.end_lsn)))
             position.store(self._path, self._lake)
             self._pace.reached(batch.end_lsn)
+        if self._asked:
+            failpoint("lake.before_served")
+            boundaries.served(self._path, batch.end_lsn)
         failpoint("lake.before_advance")
         confirmed = self._client.advance(self._lake.slot, self._lake.lsn_value)
         failpoint("lake.after_advance")

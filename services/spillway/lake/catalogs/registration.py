@@ -21,7 +21,13 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, SpillwayError
+from spillway.errors import (
+    InvalidRequest,
+    LakeError,
+    LakeTableConflict,
+    SpillwayError,
+    UnsupportedFeature,
+)
 from spillway.lake.catalogs.contract import Entry, hive_type, place_of
 from spillway.lake.catalogs.glue import GlueCatalog
 from spillway.lake.catalogs.hive import HiveCatalog
@@ -67,6 +73,19 @@ def check_address(address: str, table_format: str) -> None:
         raise InvalidRequest(
             f"{address!r} is no catalog",
             hint="thrift://host:9083, a Hive metastore's address, or glue.",
+        )
+
+
+def check_place(address: str, path: LakePath) -> None:
+    """Check that the catalog can have tables of a lake at *path*.
+
+    Raises:
+        UnsupportedFeature: it can't.
+    """
+    if isinstance(path, ObjectPath) and path.scheme != "s3":
+        raise UnsupportedFeature(
+            f"tables of a lake at {path} can't be registered in {address}",
+            hint="Leave --register-in out: of object storage, tables on S3 can be registered.",
         )
 
 

@@ -32,7 +32,7 @@ from spillway.lake.commands.pin import pin_tables
 from spillway.lake.commands.register import register_tables
 from spillway.lake.commands.replay import replay
 from spillway.lake.commands.resume import resume_tables
-from spillway.lake.commands.resync import resync_tables
+from spillway.lake.commands.resync import cancel_resync, resync_tables
 from spillway.lake.commands.verify import points, verify
 from spillway.lake.job.check import check_lake
 from spillway.lake.job.run import JobSettings
@@ -72,6 +72,7 @@ app.command("register")(register_tables)
 app.command("pause")(pause_tables)
 app.command("resume")(resume_tables)
 app.command("resync")(resync_tables)
+app.command("cancel-resync")(cancel_resync)
 
 
 #: The command's own, and those that make a field of the job's settings together. The others are

@@ -31,7 +31,10 @@ class TableFormat(StrEnum):
 LakePath = Annotated[
     str,
     typer.Option(
-        "--path", "--lake", help="Directory of the lake, or s3://bucket/prefix: history/, current/."
+        "--path",
+        "--lake",
+        help="Directory of the lake, s3://bucket/prefix or az://container/prefix: history/, "
+        "current/.",
     ),
 ]
 Format = Annotated[

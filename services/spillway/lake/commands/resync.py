@@ -1,4 +1,4 @@
-"""``spillway lake resync``."""
+"""``spillway lake resync``, ``spillway lake cancel-resync``."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ def resync_tables(
     position.existing(lake)
     for wish in resyncs.ask(lake, table):
         typer.echo(str(wish))
+
+
+def cancel_resync(
+    path: LakePath,
+    table: Annotated[
+        list[str], typer.Option(metavar="SCHEMA.TABLE", help="The table; may be repeated.")
+    ],
+) -> None:
+    """Take back that tables are to be loaded anew, while their load has not begun: they go on as
+    they are.
+    """
+    lake = lake_path(path)
+    position.existing(lake)
+    for wish in resyncs.cancel(lake, table):
+        typer.echo(f"{wish.table} is not loaded anew")

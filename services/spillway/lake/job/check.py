@@ -34,7 +34,7 @@ from spillway.lake.job.run import check_options
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.state import position
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
-from spillway.storage.place import STORE_HINT, ObjectPath, endpoint, replace_text
+from spillway.storage.place import ObjectPath, replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ def _programs(settings: JobSettings) -> Iterator[str]:
         raise JavaMissing(f"{java} is no Java {_JAVA_LEAST} or later: {first}", hint=jars.JAVA_HINT)
     wanted: tuple[jars.Jar, ...] = jars.DELTA if settings.table_format == "delta" else ()
     if isinstance(settings.path, ObjectPath):
-        wanted += jars.S3
+        wanted += jars.OF_STORES[settings.path.scheme]
     if wanted:
         jars.verified(settings.jars or jars.default_folder(), wanted)
     yield from ()
@@ -146,8 +146,9 @@ def _check_bucket(path: ObjectPath) -> None:
     asking.join(_STORE_TIMEOUT_S)
     if not told:
         raise LakeError(
-            f"the object store at {endpoint() or 'AWS'} has not answered for {_STORE_TIMEOUT_S} s",
-            hint=STORE_HINT,
+            f"the object store at {path.store.endpoint() or path.store.name} has not answered for "
+            f"{_STORE_TIMEOUT_S} s",
+            hint=path.store.hint,
         )
     if told[0] is not None:
         raise told[0]

@@ -163,10 +163,7 @@ class JobSettings:
         }
         if self.tables:
             options["tables"] = json.dumps(self.tables)
-        # On object storage a look is a request, and only a job that was sent to an LSN may be asked
-        # for more.
-        if self.until_lsn is not None or not isinstance(self.path, ObjectPath):
-            options.setdefault("boundaries", str(boundaries.folder(self.path.absolute())))
+        options.setdefault("boundaries", str(boundaries.folder(self.path.absolute())))
         if self.token:
             options["token"] = self.token
         return options
@@ -230,6 +227,7 @@ def run_job(
         lake = position.check(
             settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
         )
+        boundaries.forget(settings.path, lake.lsn_value)
         column_names.settle(settings.path, settings.column_names)
         shown_tables.settle(settings.path, settings.shown)
         if settings.table_format == "iceberg":
@@ -419,6 +417,7 @@ def check_options(settings: JobSettings) -> None:
         )
     if settings.register_in is not None:
         registration.check_address(settings.register_in, settings.table_format)
+        registration.check_place(settings.register_in, settings.path)
     iceberg_catalog.check_choice(settings.table_format, settings.path, settings.catalog_choice)
     if isinstance(settings.checkpoint, ObjectPath) and not isinstance(settings.path, ObjectPath):
         raise UnsupportedFeature(

@@ -121,7 +121,7 @@ def _note_quarantined(told: Progress, lake: LakePath) -> None:
 def _note_step(told: Progress, lake: LakePath, step: ResyncStep) -> None:
     """Tell of a step of a wish, and of what it makes of the table."""
     table = told.table(step.table)
-    ended = step.state in (ResyncState.DONE, ResyncState.FAILED)
+    ended = step.state not in (ResyncState.WAITING, ResyncState.LOADING)
     table.resync = {
         "state": str(step.state),
         "asked_at": step.asked_at,
@@ -146,6 +146,7 @@ def _note_resyncs(told: Progress, lake: LakePath) -> None:
     """
     try:
         wishes = {wish.table: wish for wish in resyncs.asked(lake).values()}
+        cancelled = {wish.table: wish for wish in resyncs.cancelled(lake)}
     except LakeError:
         # The one who loads says so; that is no reason to end the job.
         return
@@ -155,6 +156,10 @@ def _note_resyncs(told: Progress, lake: LakePath) -> None:
     for name, table in told.tables.items():
         at_work = (ResyncState.WAITING, ResyncState.LOADING)
         if name in wishes or table.resync is None or table.resync["state"] not in at_work:
+            continue
+        if name in cancelled:
+            asked_at = cancelled[name].asked_at
+            _note_step(told, lake, ResyncStep(name, ResyncState.CANCELLED, asked_at))
             continue
         # Removed when the table was loaded; nobody lived to tell.
         loaded = load_state(lake, directory_named(name))

@@ -5,7 +5,7 @@ and of those that somebody wants anew, one after the other, beside the batches.
 
     initial load ──▶ look ──▶ wishes (state/resyncs), failed loads that are due
                       ▲           │ what can't be loaded: noted in the wish, tried again later
-                      └───────────┘ loaded: the wish is removed
+                      └───────────┘ loaded, or taken back before: the wish is removed
 
 Tables that are asked for together share a snapshot. While a load is at work wishes wait: one load a
 lake at a time. What is wrong with a wish, or with the source at that time, ends no job: it is told
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 #: How often somebody's wishes are looked for.
 _LOOK_S: Final = 1.0
 #: On object storage a look is a request.
-_LOOK_IN_BUCKET_S: Final = 30.0
+_LOOK_IN_BUCKET_S: Final = 10.0
 #: A table whose load failed is tried again after this long, then after twice as long, …
 _LOAD_AGAIN_S: Final = 60.0
 #: The same for what is not the table's own trouble: a source that does not answer.
@@ -214,6 +214,9 @@ class _Loader:
     def _wishes(self) -> list[Resync]:
         """Return the wishes that are to be fulfilled; those that are, are removed."""
         wishes = list(resyncs.asked(self._path).values())
+        waited_for = {wish.table for wish in wishes}
+        for wish in resyncs.cancelled(self._path):
+            self._take_leave(wish, is_told=wish.table not in waited_for)
         names = {wish.name for wish in wishes}
         self._told &= names
         self._tried = {name: later for name, later in self._tried.items() if name in names}
@@ -277,7 +280,15 @@ class _Loader:
             with self._prepare() as load:
                 # Somebody may have loaded them by command.
                 still = failed_loads(self._path) if again else {}
-                names = [wish.table for wish in wishes if not resyncs.is_done(self._path, wish)]
+                open_ = [wish for wish in wishes if not resyncs.is_done(self._path, wish)]
+                # What is behind this can't be taken back.
+                begun = {wish.name for wish in open_ if resyncs.begin(self._path, wish)}
+                cancelled = [wish for wish in open_ if wish.name not in begun]
+                wishes = [wish for wish in wishes if wish not in cancelled]
+                for wish in cancelled:
+                    self._take_leave(wish)
+                failpoint("lake.resync_begun")
+                names = [wish.table for wish in open_ if wish.name in begun]
                 names += [table for table in again if table in still]
                 chosen = load.choose(names, missing_only=False, resync=True) if names else []
                 for wish in wishes:
@@ -316,8 +327,7 @@ class _Loader:
         first = _Later(_LOAD_AGAIN_S if own else _ASK_AGAIN_S)
         self._tried[wish.name] = first if before is None else before.again()
         try:
-            if reason != wish.reason:
-                resyncs.failed(self._path, wish, reason)
+            resyncs.failed(self._path, wish, reason)
         except (SpillwayError, OSError) as unwritten:
             _log.warning("why %s is not loaded can't be written: %s", wish.table, unwritten)
         self._step(wish, ResyncState.FAILED, reason=reason)
@@ -327,6 +337,14 @@ class _Loader:
         resyncs.forget(self._path, wish)
         reason = f"{why} It is not tried again"
         self._step(wish, ResyncState.FAILED, reason=reason)
+
+    def _take_leave(self, wish: Resync, *, is_told: bool = True) -> None:
+        """Tell of a wish that was taken back, and remove it: in this order, since who finds that an
+        earlier run told of a wish which is gone takes it for fulfilled.
+        """
+        if is_told:
+            self._step(wish, ResyncState.CANCELLED)
+        resyncs.forget(self._path, wish)
 
     def _step(self, wish: Resync, state: ResyncState, *, reason: str = "", lsn: str = "") -> None:
         self._report(ResyncStep(wish.table, state, wish.asked_at, reason, lsn))

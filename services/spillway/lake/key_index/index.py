@@ -123,6 +123,8 @@ def index_directory(lake: LakePath, name: str) -> Path:
     if not isinstance(lake, ObjectPath):
         return lake / "_spillway" / "keys" / name
     folder = Path(os.environ.get("SPILLWAY_KEYS") or Path(".cache") / "keys").absolute()
+    if lake.scheme != "s3":
+        folder /= lake.scheme
     return folder / lake.bucket / lake.key / name
 
 

@@ -93,7 +93,7 @@ from spillway.errors import InvalidOption, LakeError, SlotInvalidated
 from spillway.lake.shape import payload as payloads
 from spillway.lake.shape.payload import ENVELOPE
 from spillway.lake.source.pushdown import Pushed, pushed
-from spillway.lake.state.boundaries import first_after, held
+from spillway.lake.state.boundaries import Limits
 from spillway.pg.lsn import Lsn
 from spillway.plugins.masks import with_secret
 from spillway.plugins.partition_roots import ATTACHED, EMPTIED
@@ -303,7 +303,7 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         super().__init__(source, schema)
         self._target: int | None = None
         named = self.options.get("boundaries")
-        self._boundaries = lake_path(named) if named else None
+        self._limits = Limits(lake_path(named)) if named else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end of an AvailableNow run: what is decoded now. Runs before
@@ -323,14 +323,12 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Return the end of the next batch; *start* itself when there is nothing new."""
         begin = _lsn(start)
-        if self._target is None and self._boundaries is not None and held(self._boundaries):
-            return start
         end = self.position().decoded_lsn if self._target is None else self._target
         max_bytes = getattr(limit, "max_bytes", None)
         if max_bytes is not None:
             end = min(end, begin + max_bytes)
-        if self._boundaries is not None:
-            end = first_after(self._boundaries, begin, end)
+        if self._limits is not None and end > begin:
+            end = self._limits.end_of_batch(begin, end, is_last=self._target is not None)
         return _offset(max(begin, end))
 
     def reportLatestOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name

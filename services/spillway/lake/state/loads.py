@@ -39,6 +39,10 @@ RANGE_BYTES: Final = 64 << 20
 BLOCK_BYTES: Final = 8192
 
 _FORMAT_VERSION: Final = 1
+_NOT_BESIDE: Final = (
+    "On object storage nobody loads beside it but itself: have it load the table anew by `spillway "
+    "lake resync`, run it with --initial-load for tables that the lake lacks, or stop it first."
+)
 
 
 class Stage(StrEnum):
@@ -218,7 +222,7 @@ def loading_lock(path: LakePath) -> Iterator[None]:
         LakeTableConflict: there is another one.
     """
     if isinstance(path, ObjectPath):
-        alone = nullcontext() if lease.is_held(path) else lease.held(path)
+        alone = nullcontext() if lease.is_held(path) else lease.held(path, _NOT_BESIDE)
         with lease.thread_lock(path, "load", wait=False), alone:
             yield
         return

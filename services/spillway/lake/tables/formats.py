@@ -38,6 +38,11 @@ def check_format(table_format: str, path: LakePath) -> None:
             hint="Use --format delta or iceberg, which commit by one write, or a directory.",
         )
     if table_format == "iceberg":
+        if isinstance(path, ObjectPath) and path.scheme != "s3":
+            raise UnsupportedFeature(
+                f"a lake of Iceberg tables can't be at {path}: of object storage, it takes S3",
+                hint="Use --format delta, or a bucket of S3 or of what speaks its protocol.",
+            )
         check_installed()
         if "?" in str(path) and not isinstance(path, ObjectPath):
             raise InvalidRequest(

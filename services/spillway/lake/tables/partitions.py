@@ -27,6 +27,7 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
@@ -45,7 +46,7 @@ from spillway.lake.shape.net_effect import KEEP, own, quoted
 from spillway.lake.shape.partition import Partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -171,3 +172,28 @@ def _derived(values: pa.ChunkedArray, partition: Partition) -> pa.ChunkedArray:
             days = pc.floor_temporal(days, unit=partition.unit)
         return days
     return values
+
+
+def by_partition(
+    rows: pa.Table, names: Sequence[str]
+) -> Iterator[tuple[dict[str, str | None], Any]]:
+    """Yield the partitions of *rows*, as the log has their values, and which rows are in each."""
+    if not len(rows):
+        return
+    if not names:
+        yield {}, np.arange(len(rows))
+        return
+    numbered = rows.select(names).append_column(" row", pa.array(np.arange(len(rows))))
+    groups = numbered.group_by(names).aggregate([(" row", "list")])
+    for group in groups.to_pylist():
+        at = np.sort(np.array(group[" row_list"], dtype=np.int64))
+        yield {name: partition_text(group[name]) for name in names}, at
+
+
+def partition_text(value: Any) -> str | None:
+    """Return the value of a partition's column as Delta's log has it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

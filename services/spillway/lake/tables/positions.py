@@ -304,6 +304,7 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
                 raise
             failpoint("lake.before_index")
             self._settle(index, names)
+            failpoint("lake.after_index")
             return version
 
     def fold_small(self, shape: Shape) -> bool:
@@ -500,7 +501,7 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
         self, rows: pa.Table, codes: Codes, shape: Shape, index: KeyIndex
     ) -> Iterator[tuple[str, FileT]]:
         """Write *rows*, a file for each partition; they are durable, and in the index, then."""
-        for values, at in _by_partition(rows, partitions.names(shape.made)):
+        for values, at in partitions.by_partition(rows, partitions.names(shape.made)):
             own = rows.take(pa.array(at)) if len(at) < len(rows) else rows
             with self._new_file(shape, values) as file:
                 file.write(own.select(shape.columns.names).cast(shape.columns))
@@ -574,6 +575,7 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
         finally:
             with self._lock:
                 self._folding.difference_update(files)
+        failpoint("lake.after_fold")
         return done
 
     def _put_in_place(
@@ -632,28 +634,3 @@ def _packed(sizes: Mapping[str, float]) -> Iterator[list[str]]:
         total += own
     if group:
         yield group
-
-
-def _by_partition(
-    rows: pa.Table, names: Sequence[str]
-) -> Iterator[tuple[dict[str, str | None], Any]]:
-    """Yield the partitions of *rows*, as the log has their values, and which rows are in each."""
-    if not len(rows):
-        return
-    if not names:
-        yield {}, np.arange(len(rows))
-        return
-    numbered = rows.select(names).append_column(" row", pa.array(np.arange(len(rows))))
-    groups = numbered.group_by(names).aggregate([(" row", "list")])
-    for group in groups.to_pylist():
-        at = np.sort(np.array(group[" row_list"], dtype=np.int64))
-        yield {name: partition_text(group[name]) for name in names}, at
-
-
-def partition_text(value: Any) -> str | None:
-    """Return the value of a partition's column as Delta's log has it."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)

@@ -51,6 +51,7 @@ from spillway.consumer.row_checksums import (
     SUMMED_DIGITS,
     Bucket,
     RowTexts,
+    TextForm,
     printed,
 )
 from spillway.lake.shape.net_effect import numbered, quoted
@@ -160,7 +161,7 @@ def _spark_row(texts: Sequence[Column]) -> Column:
 
 class SourceTexts(RowTexts):
     """A table's rows at the source, as :func:`lake_texts` has them; *types* are the lake's types of
-    *columns*.
+    *columns*, *form* what PostgreSQL's texts are.
     """
 
     def __init__(
@@ -172,11 +173,13 @@ class SourceTexts(RowTexts):
         key: Sequence[str],
         *,
         is_partitioned: bool = False,
+        form: TextForm = TextForm.CHARACTERS,
     ) -> None:
         super().__init__(
             sql.SQL("{}" if is_partitioned else "ONLY {}").format(sql.Identifier(schema, table)),
             {c: _postgres_text(c, t) for c, t in zip(columns, types, strict=True)},
             key,
+            form,
         )
 
 

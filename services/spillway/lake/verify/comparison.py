@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from spillway.consumer.row_checksums import form_beside_characters
 from spillway.consumer.row_differences import Difference, by_key, differences
 from spillway.lake.verify import checksums
 
@@ -75,7 +76,14 @@ def compare(
         is_partitioned: the table's rows are its partitions'.
     """
     types = [frame.schema[c].dataType for c in columns]
-    source = checksums.SourceTexts(*names, columns, types, key, is_partitioned=is_partitioned)
+    source = checksums.SourceTexts(
+        *names,
+        columns,
+        types,
+        key,
+        is_partitioned=is_partitioned,
+        form=form_beside_characters(connection),
+    )
     texts = checksums.lake_texts(frame, columns, key)
     at_source, in_lake = source.buckets(connection), checksums.lake_buckets(texts)
     outcome = TableComparison(

@@ -34,6 +34,7 @@ from spillway.consumer.row_checksums import values_of
 from spillway.consumer.row_differences import Difference
 from spillway.consumer.snapshots import Source
 from spillway.errors import LakeError, LakeTableConflict, NotReady
+from spillway.failpoints import failpoint
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.read import Lake
@@ -48,7 +49,7 @@ from spillway.lake.verify import checksums
 from spillway.lake.verify.comparison import TableComparison, compare
 from spillway.pg.lsn import Lsn
 from spillway.plugins.masks import with_secret
-from spillway.storage.place import lake_path
+from spillway.storage.place import ObjectPath, lake_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from spillway.storage.place import LakePath
 
 _POLL_S: Final = 0.2
+#: On object storage a look is a request.
+_POLL_IN_BUCKET_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,7 @@ class _Verifier:
                 )
                 held.callback(snapshot.close)
                 held.enter_context(boundaries.request(path, snapshot.lsn))
+                failpoint("lake.verify_asked")
             self._reach(snapshot.lsn)
             pin = Lake(self._spark, path).at(Lsn(snapshot.lsn))
             if pin.lsn != snapshot.lsn:
@@ -229,6 +233,8 @@ class _Verifier:
         else:
             return
         self._tell(f"waiting for the job at work to reach {Lsn(lsn)}")
+        is_object = isinstance(self._settings.path, ObjectPath)
+        pause_s = _POLL_IN_BUCKET_S if is_object else _POLL_S
         deadline = time.monotonic() + self._settings.timeout_s
         while self._reached() < lsn:
             if time.monotonic() > deadline:
@@ -237,7 +243,7 @@ class _Verifier:
                     f"{Lsn(lsn)}, in {self._settings.timeout_s:.0f} s",
                     hint="Is it running still, and not far behind? Give it longer with --timeout.",
                 )
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
 
     def _reached(self) -> int:
         newest = next(commit_points.points(self._settings.path), None)

@@ -228,7 +228,8 @@ class ChangesPage(ResponseModel):
     )
     decoded_lsn: LsnText = Field(description="What commits later is not decoded yet.")
     began_earlier: bool = Field(
-        description="The question is about a time, or an LSN, that is not retained any more, too."
+        description="The question is about a time, or an LSN, before what is retained, too: that "
+        "was removed, or was before decoding of the database began."
     )
     timed_out: bool = Field(description="The page ended since its time was over: go on with next.")
     undecided: int = Field(

@@ -12,20 +12,18 @@ from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
+from spillway.service.change_views import ARROW, JSON_LINES, json_lines, page_view
 from spillway.slot_manager.changes.models import (
     ChangesPage,
     ChangesQuery,
     PrintQuery,
 )
-from spillway.slot_manager.changes.views import page_view, view
 from spillway.slot_manager.dependencies import Engine
 
 router = APIRouter(prefix="/changes", tags=["changes"])
 
 T = TypeVar("T")
 
-JSON_LINES: Final = "application/x-ndjson"
-ARROW: Final = "application/vnd.apache.arrow.stream"
 NEXT_HEADER: Final = "Spillway-Next"
 #: how often it is looked whether the client is still there
 _LOOK_S: Final = 0.5
@@ -56,12 +54,11 @@ async def find_changes(
     accepted = request.headers.get("accept", "")
     headers = {} if page.following is None else {NEXT_HEADER: str(page.following)}
     if ARROW in accepted:
-        from spillway.slot_manager.changes.arrow_stream import as_arrow  # noqa: PLC0415 - pyarrow
+        from spillway.service.change_arrow import as_arrow  # noqa: PLC0415 - pyarrow
 
         return Response(as_arrow(page.changes), media_type=ARROW, headers=headers)
     if JSON_LINES in accepted:
-        lines = "".join(f"{json.dumps(view(change))}\n" for change in page.changes)
-        return Response(lines, media_type=JSON_LINES, headers=headers)
+        return Response(json_lines(page.changes), media_type=JSON_LINES, headers=headers)
     return Response(json.dumps(page_view(page)), media_type="application/json")
 
 

@@ -24,7 +24,8 @@ class _LakeTarget(RequestModel):
         default="delta", description="What the tables are made of."
     )
     path: str = Field(
-        description="An absolute directory of the service's machine, or s3://bucket/prefix.",
+        description="An absolute directory of the service's machine, s3://bucket/prefix or "
+        "az://container/prefix.",
         examples=["/srv/lake/shop"],
     )
 
@@ -228,11 +229,12 @@ class TableResyncView(ResponseModel):
     """The last wish to load a table of a lake anew."""
 
     state: str = Field(
-        description="waiting, loading, done or failed; what failed is tried again at growing "
-        "distances, unless the reason says otherwise, and at once when it is asked for again"
+        description="waiting, loading, done, failed or cancelled; what failed is tried again at "
+        "growing distances, unless the reason says otherwise, and at once when it is asked for "
+        "again"
     )
     asked_at: datetime
-    ended_at: datetime | None = Field(description="When it was done, or failed last.")
+    ended_at: datetime | None = Field(description="When it was done, taken back, or failed last.")
     lsn: LsnText | None = Field(description="As of which the table was loaded.")
     reason: str | None = Field(description="Why it failed, and what mends it.")
 

@@ -181,6 +181,18 @@ async def resync_table(name: str, table: str, subscriptions: Subscriptions) -> S
     return SubscriptionView.model_validate(await subscriptions.resync_table(name, table))
 
 
+@router.post(
+    "/{name}/tables/{table}/cancel-resync",
+    operation_id="cancel_subscription_table_resync",
+    dependencies=[NoQuery],
+)
+async def cancel_resync(name: str, table: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Take back that one table, schema.table, of a lake is to be loaded anew, which is possible
+    until its load begins: then it is a conflict. It is durable when this answers.
+    """
+    return SubscriptionView.model_validate(await subscriptions.cancel_resync(name, table))
+
+
 @router.post("/{name}/verify", operation_id="verify_subscription", dependencies=[NoQuery])
 async def verify_subscription(
     name: str, body: VerifyTables, subscriptions: Subscriptions

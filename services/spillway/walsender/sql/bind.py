@@ -71,11 +71,12 @@ class Bind:
             (count,) = struct.unpack_from(">H", rest)
             self._formats: list[int] = list(struct.unpack_from(f">{count}H", rest, at))
             at += 2 * count
-            (self._count,) = struct.unpack_from(">H", rest, at)
+            #: of parameters
+            (self.count,) = struct.unpack_from(">H", rest, at)
             at += 2
             self._values: list[bytes | None] = []
             begin = at
-            for _ in range(self._count):
+            for _ in range(self.count):
                 (size,) = struct.unpack_from(">i", rest, at)
                 at += 4
                 self._values.append(None if size < 0 else rest[at : at + size])
@@ -88,7 +89,7 @@ class Bind:
 
     def text_of(self, number: int, kind: str) -> str | None:
         """Return a parameter's value as text, whatever its format is; *kind* is its type."""
-        if not 1 <= number <= self._count:
+        if not 1 <= number <= self.count:
             return None
         value = self._values[number - 1]
         if value is None:
@@ -109,16 +110,16 @@ class Bind:
             return 0
         if len(self._formats) == 1:
             return self._formats[0]
-        if len(self._formats) != self._count:
+        if len(self._formats) != self.count:
             raise protocol_violation(
-                f"bind message has {len(self._formats)} parameter formats but {self._count} "
+                f"bind message has {len(self._formats)} parameter formats but {self.count} "
                 "parameters"
             )
         return self._formats[number - 1]
 
     def with_json(self, value: str) -> bytes:
         """Make the message with the JSON value as one parameter more."""
-        formats = [self._format(number) for number in range(1, self._count + 1)] + [0]
+        formats = [self._format(number) for number in range(1, self.count + 1)] + [0]
         data = value.encode()
         return message(
             b"B",
@@ -129,7 +130,7 @@ class Bind:
                     self.name,
                     b"\0",
                     struct.pack(f">H{len(formats)}H", len(formats), *formats),
-                    struct.pack(">H", self._count + 1),
+                    struct.pack(">H", self.count + 1),
                     self._raw_values,
                     struct.pack(">i", len(data)),
                     data,

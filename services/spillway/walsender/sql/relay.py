@@ -22,10 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.walsender.frame_heads import FrameHeads
 from spillway.walsender import messages
+from spillway.walsender.client_encoding import ClientEncoding
 from spillway.walsender.failures import WireError, protocol_violation
 from spillway.walsender.sql.bind import Bind, Parse, json_parameter, without_json_parameter
 from spillway.walsender.sql.statements import may_speak_of_slots
@@ -42,7 +45,14 @@ STATEMENT_BYTES_MAX: Final = 1 << 20
 #: Prepared statements on slots that one connection may have at a time.
 _PREPARED_MAX: Final = 1_000
 _FAILED: Final = b"E"
+#: Close of a portal that nobody has, and Flush.
+_MARK: Final = messages.message(b"C", b"Pspillway: mark\0") + messages.message(b"H", b"")
 _HEAD_BYTES: Final = 5
+
+
+class _Awaited(enum.Enum):
+    CLOSE = "CloseComplete"
+    READY = "ReadyForQuery"
 
 
 class Relay:
@@ -52,8 +62,13 @@ class Relay:
         self._connection = connection
         self._upstream = upstream
         self._slots = slots
-        self._questions = FrameHeads(b"QPBC", STATEMENT_BYTES_MAX)
-        self._answers = FrameHeads(b"ZtES", STATEMENT_BYTES_MAX)
+        self._questions = FrameHeads(b"QPBCSF", STATEMENT_BYTES_MAX)
+        self._answers = FrameHeads(b"ZtES3", STATEMENT_BYTES_MAX)
+        #: what the source has yet to answer, in its order: Closes of the client's, Closes of ours
+        #: with who waits for them, and what ends in a ReadyForQuery
+        self._awaited: deque[_Awaited | asyncio.Future[bool]] = deque()
+        #: an error has come, and the client has not sent Sync since
+        self._is_skipped = False
         #: statements on slots by their names
         self._prepared: dict[bytes, Statement] = {}
         #: of the transaction, by the last ReadyForQuery
@@ -114,7 +129,13 @@ class Relay:
                     at, size = heads.walk(data, at)
                     if not size or len(data) - at < size:
                         break
-                    changed = await self._changed(data[at : at + 1], data[at + 5 : at + size])
+                    kind, body = data[at : at + 1], data[at + 5 : at + size]
+                    if at > sent and kind in b"QB" and self._may_call(kind, body):
+                        # What is before a call may decide whether it is run.
+                        await self._upstream.write(data[sent:at])
+                        sent = at
+                    changed = await self._changed(kind, body)
+                    self._note(kind)
                     if changed is not None:
                         await self._upstream.write(data[sent:at] + changed)
                         sent = at + size
@@ -144,11 +165,59 @@ class Relay:
             return messages.message(b"P", b"\0".join((b"", failing, b"\0\0")))
         return None
 
+    def _may_call(self, kind: bytes, body: bytes) -> bool:
+        return bool(self._prepared) if kind == b"B" else may_speak_of_slots(body)
+
+    def _note(self, kind: bytes) -> None:
+        """Note what the source will answer to a message."""
+        if kind == b"C":
+            self._awaited.append(_Awaited.CLOSE)
+        elif kind in b"QSF":
+            self._awaited.append(_Awaited.READY)
+
+    async def _is_reached(self) -> bool:
+        """Wait until the source has done what the client has sent so far; False: some of it has
+        failed, and what follows is skipped, or fails.
+
+        A Close of a portal that there is not is answered in its turn, and changes nothing.
+        """
+        if self._is_skipped:
+            return False
+        reached = asyncio.get_running_loop().create_future()
+        self._awaited.append(reached)
+        await self._upstream.write(_MARK)
+        return await reached and self._status != _FAILED
+
+    def _settle(self, kind: bytes) -> bool:
+        """Take note of an answer; return whether it is to a question of ours."""
+        awaited = self._awaited
+        if kind == b"3":
+            done = awaited.popleft() if awaited and awaited[0] is not _Awaited.READY else None
+            if isinstance(done, asyncio.Future):
+                done.set_result(True)
+                return True
+        elif kind == b"Z":
+            self._is_skipped = False
+            # A statement that was too long to be looked at is not among them.
+            while _Awaited.READY in awaited:
+                done = awaited.popleft()
+                if done is _Awaited.READY:
+                    break
+                if isinstance(done, asyncio.Future) and not done.done():
+                    done.set_result(False)
+        elif _Awaited.READY not in awaited:
+            # The batch that the client has not ended yet.
+            self._is_skipped = True
+            for one in awaited:
+                if isinstance(one, asyncio.Future) and not one.done():
+                    one.set_result(False)
+        return False
+
     async def _query(self, body: bytes) -> bytes | None:
         if not may_speak_of_slots(body) or self._status == _FAILED:
             return None
         text = body[:-1]
-        changed = await self._slots.simple(text)
+        changed = await self._slots.simple(text, self._is_reached)
         return None if changed is text else messages.message(b"Q", changed + b"\0")
 
     async def _parse(self, body: bytes) -> bytes | None:
@@ -163,11 +232,12 @@ class Relay:
                 "too many prepared statements on replication slots",
                 hint="Close those that are not used any more.",
             )
+        statement.wanted = max(statement.parameters, parse.type_count)
         self._prepared[parse.name] = statement
         if not statement.needs_json:
             return parse.with_query(statement.text.encode("latin-1"))
-        number = max(statement.parameters, parse.type_count) + 1
-        return parse.with_query(statement.with_json(json_parameter(number)).encode("latin-1"))
+        expression = json_parameter(statement.wanted + 1)
+        return parse.with_query(statement.with_json(expression).encode("latin-1"))
 
     async def _bind(self, body: bytes) -> bytes | None:
         bind = Bind(body)
@@ -176,6 +246,17 @@ class Relay:
             return None
         if self._status == _FAILED:
             # The source refuses it.
+            return None
+        if bind.count != statement.wanted:
+            # The source would count the one that is ours.
+            name = bind.name.decode(errors="replace")
+            raise WireError(
+                "08P01",
+                f"bind message supplies {bind.count} parameters, but prepared statement "
+                f'"{name}" requires {statement.wanted}',
+            )
+        if statement.call is not None and not await self._is_reached():
+            # The source skips it.
             return None
         value = await self._slots.value(statement, bind.text_of)
         if value is None:
@@ -191,7 +272,11 @@ class Relay:
         """Return a statement that fails, and have what the source says of it replaced."""
         self._failure_count += 1
         mark = f"spillway: failure {self._failure_count}".encode()
-        self._failures[mark] = messages.error_response(error)
+        reported = self._upstream.parameters
+        codec = ClientEncoding.codec_of(
+            reported.get("client_encoding"), reported.get("server_encoding", "UTF8")
+        )
+        self._failures[mark] = messages.error_response(error, codec)
         return b'"%b"' % mark
 
     # -- from the source --------------------------------------------------------------------------
@@ -208,7 +293,8 @@ class Relay:
                 frame = data[at : at + size]
                 if frame[:1] == b"E":
                     await self._slots.end_temporary()
-                told = self._told(frame)
+                is_ours = frame[:1] in b"3ZE" and self._settle(frame[:1])
+                told = b"" if is_ours else self._told(frame)
                 if told is not frame:
                     parts += [data[sent:at], told]
                     sent = at + size

@@ -49,16 +49,34 @@ _STREAMS: Final = tuple(
         ("reply_time", "timestamptz"),
     )
 )  # fmt: skip
+_STATS: Final = (
+    ("slot_name", "text", 14, 99),
+    *(
+        (f"{what}_{amount}", "int8", 14, 99)
+        for what, amounts in (
+            ("spill", ("txns", "count", "bytes")),
+            ("stream", ("txns", "count", "bytes")),
+            ("total", ("txns", "bytes")),
+        )
+        for amount in amounts
+    ),
+    ("stats_reset", "timestamptz", 14, 99),
+)
 #: The function has no name of the database.
 _SLOTS_OF_FUNCTION: Final = tuple(column for column in _SLOTS if str(column[0]) != "database")
 
-RELATIONS: Final = frozenset({"pg_replication_slots", "pg_stat_replication"})
+RELATIONS: Final = frozenset(
+    {"pg_replication_slots", "pg_stat_replication", "pg_stat_replication_slots"}
+)
 RELATION_FUNCTIONS: Final = frozenset({"pg_get_replication_slots"})
 _OF_RELATION: Final = {
     "pg_replication_slots": ("slots", _SLOTS, "pg_replication_slots"),
     "pg_get_replication_slots": ("slots", _SLOTS_OF_FUNCTION, "pg_get_replication_slots()"),
     "pg_stat_replication": ("streams", _STREAMS, "pg_stat_replication"),
+    "pg_stat_replication_slots": ("stats", _STATS, "pg_stat_replication_slots"),
 }
+#: What a statement with the relation's rows of our slots' statistics has in it.
+STATS_MARK: Final = "'stats')"
 #: Slots of the source that are the service's own, by which it streams WAL, are left out; so are
 #: those that have the name of one of ours, as from before a client moved here.
 _NOT_OURS: Final = (
@@ -75,6 +93,8 @@ class Function(NamedTuple):
     types: tuple[str, ...]
     #: name and type; none: void
     columns: tuple[tuple[str, str], ...]
+    #: how many arguments it has at least
+    least: int = 1
 
 
 _CREATED: Final = (("slot_name", "name"), ("lsn", "pg_lsn"))
@@ -82,6 +102,7 @@ _CHANGES: Final = Function(
     ("slot_name", "upto_lsn", "upto_nchanges", "options"),
     ("pg_catalog.name", "pg_catalog.pg_lsn", "pg_catalog.int4", "pg_catalog.text"),
     (("lsn", "pg_lsn"), ("xid", "xid"), ("data", "text")),
+    3,
 )
 _BINARY_CHANGES: Final = _CHANGES._replace(
     columns=(("lsn", "pg_lsn"), ("xid", "xid"), ("data", "bytea"))
@@ -91,6 +112,7 @@ FUNCTIONS: Final = {
         ("slot_name", "plugin", "temporary", "twophase", "failover"),
         ("pg_catalog.name", "pg_catalog.name", "pg_catalog.bool"),
         _CREATED,
+        2,
     ),
     # A number that is a backend's is the source's to end.
     "pg_terminate_backend": Function(
@@ -101,11 +123,13 @@ FUNCTIONS: Final = {
         ("slot_name", "upto_lsn"),
         ("pg_catalog.name", "pg_catalog.pg_lsn"),
         (("slot_name", "name"), ("end_lsn", "pg_lsn")),
+        2,
     ),
     "pg_copy_logical_replication_slot": Function(
         ("src_slot_name", "dst_slot_name", "temporary", "plugin"),
         ("pg_catalog.name", "pg_catalog.name", "pg_catalog.bool", "pg_catalog.name"),
         _CREATED,
+        2,
     ),
     "pg_logical_slot_get_changes": _CHANGES,
     "pg_logical_slot_peek_changes": _CHANGES,
@@ -123,29 +147,38 @@ def relation_text(name: str, major: int) -> str:
         (column, kind) for column, kind, first, last in all_columns if first <= major <= last
     ]
     names = ", ".join(column for column, _ in columns)
-    condition = _NOT_OURS + _records(rows, columns) + ") " if rows == "slots" else ""
+    condition = "" if rows == "streams" else _NOT_OURS + _records(rows, columns) + ") "
     return (
         f"(SELECT {names} FROM {_records(rows, columns)} "  # noqa: S608 - names of ours
         f"UNION ALL SELECT {names} FROM pg_catalog.{theirs} AS theirs{condition})"
     )
 
 
-def result_text(function: str, casts: str, *, is_relation: bool) -> str:
+def result_text(function: str, casts: str, *, is_relation: bool, is_of_column: bool = False) -> str:
     """Return what stands for a function's call: what it has returned, which the JSON value has.
 
     *casts* are its arguments, which are written once more, for parameters must keep their types.
+    With *is_of_column* the argument is a column, and the source's own rows are for the source.
     """
     columns = list(FUNCTIONS[function].columns)
     if function == "pg_terminate_backend":
         return (
-            "(SELECT CASE WHEN pid OPERATOR(pg_catalog.=) result.ended THEN true ELSE "  # noqa: S608
+            "(SELECT CASE WHEN pid OPERATOR(pg_catalog.=) ANY (SELECT result.ended FROM "  # noqa: S608
+            f"{_records('result', [('ended', 'int4')], 'result')}) THEN true ELSE "
             f"pg_catalog.pg_terminate_backend(pid) END AS {function} FROM (SELECT {casts}) AS "
-            f"arguments(pid) LEFT JOIN {_records('result', [('ended', 'int4')], 'result')} ON true)"
+            "arguments(pid))"
         )
     arguments = f"(SELECT {casts}) AS arguments"
     if not columns:
+        void = "pg_catalog.void_in('')"
+        if is_of_column:
+            void = (
+                "CASE WHEN argument OPERATOR(pg_catalog.=) ANY (SELECT ours.slot_name FROM "  # noqa: S608
+                f"{_records('slots', [('slot_name', 'name')])}) THEN {void} ELSE "
+                f"pg_catalog.{function}(argument) END"
+            )
         # As of a strict function: NULL of NULL.
-        void = "CASE WHEN argument IS NOT NULL THEN pg_catalog.void_in('') END"
+        void = f"CASE WHEN argument IS NOT NULL THEN {void} END"
         return f"(SELECT {void} AS {function} FROM {arguments}(argument))"  # noqa: S608 - names of ours
     is_set = function in SET_FUNCTIONS
     if is_relation:

@@ -15,25 +15,32 @@ pg_logical_slot_get_changes_guts (logicalfuncs.c), pg_stat_get_wal_senders (wals
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import NoConsumer, SpillwayError, UnknownSlot
+from spillway.errors import InvalidLsn, InvalidOption, NoConsumer, SpillwayError, UnknownSlot
 from spillway.pg.boolean import parse_bool
+from spillway.pg.identifier import truncate
 from spillway.pg.lsn import Lsn
-from spillway.walsender.failures import WireError, shown_pid, told
+from spillway.walsender.failures import WireError, in_startup, shown_pid, told
 from spillway.walsender.grammar import CreateSlot, DropSlot
+from spillway.walsender.printing import NAMES, Printing
+from spillway.walsender.sql.conditions import Known
 from spillway.walsender.sql.slot_columns import FUNCTIONS, SET_FUNCTIONS
 from spillway.walsender.sql.statements import CURRENT, Statement, may_speak_of_slots, rewrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from spillway.service.interface import EngineInterface
     from spillway.service.model import SlotInfo
     from spillway.walsender.commands import Commands
-    from spillway.walsender.sql.statements import Call, Value
+    from spillway.walsender.sql.conditions import Value
+    from spillway.walsender.sql.statements import Call
 
+_NAME: Final = "pg_catalog.name"
 _SEGMENT_BYTES: Final = 16 << 20
 #: The argument came with it.
 _MAJOR_OF_FAILOVER: Final = 17
@@ -76,14 +83,19 @@ class Slots:
         """Drop temporary slots, after a statement has failed (PostgresMain)."""
         await self._commands.drop_temporary()
 
-    async def simple(self, query: bytes) -> bytes:
-        """Return the text of a simple Query as the source gets it, after its call was run.
+    async def simple(
+        self, query: bytes, is_reached: Callable[[], Awaitable[bool]] | None = None
+    ) -> bytes:
+        """Return the text of a simple Query as the source gets it, after its call was run: unless
+        *is_reached*, which waits for what is before it, says that it is none the source will do.
 
         Raises:
             WireError: it is not served, or the call failed.
         """
         statement = self.rewrite(query)
         if statement is None:
+            return query
+        if statement.call is not None and is_reached is not None and not await is_reached():
             return query
         value = await self.value(statement, _no_parameter)
         if value is None:
@@ -99,8 +111,8 @@ class Slots:
         call = statement.call
         if call is None or call.function in _OF_ANY_SLOT:
             return False
-        named = call.of_slot or next(iter(call.arguments), None)
-        if named is None or named.parameter or named.text is None:
+        named = next(iter(call.arguments), None)
+        if named is None or named.text is None:
             return False
         try:
             await self._engine.get_slot(named.text)
@@ -127,6 +139,8 @@ class Slots:
             "slots": [_row_of_slot(slot) for slot in slots],
             "streams": [_row_of_stream(slot) for slot in slots if slot.consumer is not None],
         }
+        if statement.needs_stats:
+            value["stats"] = await self._stats(slots)
         if statement.call is not None:
             try:
                 result = await self._run(statement.call, slots, parameter)
@@ -137,6 +151,16 @@ class Slots:
             value["result"] = result
         return json.dumps(value)
 
+    async def _stats(self, slots: Sequence[SlotInfo]) -> list[Json]:
+        """Return rows of pg_stat_replication_slots."""
+        found: list[Json] = []
+        for slot in slots:
+            # It may have been dropped since.
+            with contextlib.suppress(UnknownSlot):
+                stats = asdict(await self._engine.slot_stats(slot.slot_name))
+                found.append({**stats, "stats_reset": _shown(stats["stats_reset"])})
+        return found
+
     async def _run(
         self,
         call: Call,
@@ -144,14 +168,22 @@ class Slots:
         parameter: Callable[[int, str], str | None],
     ) -> list[Json] | None:
         given = _Given(call, parameter)
-        if call.of_slot is not None:
-            name = given.of(call.of_slot, "pg_catalog.name")
-            if name not in {slot.slot_name for slot in slots}:
-                # No row of ours; there may be one of the source's.
-                return [] if call.function == "pg_terminate_backend" else None
-            given.rest = [name]
+        rows = [_row_of_slot(slot) for slot in slots]
+        known = Known(rows, self._commands.database_name, given.of)
+        if call.of_rows:
+            chosen = [
+                slot for slot, row in zip(slots, rows, strict=True) if call.condition(known.at(row))
+            ]
+            is_run = bool(chosen)
+        else:
+            chosen = []
+            is_run = bool(call.condition(known))
+        if call.is_of_column:
+            return await self._run_of_rows(call.function, chosen)
+        if not is_run:
+            return []
         if call.function == "pg_terminate_backend":
-            return await self._terminate(call, given, slots)
+            return await self._terminate([slot for slot in slots if given.is_of(slot)])
         names = FUNCTIONS[call.function].names
         slot_name = given[names[0]]
         if call.function in SET_FUNCTIONS:
@@ -247,12 +279,18 @@ class Slots:
             raise WireError("0A000", "array must have even number of elements")
         pairs = [word or "" for word in words]
         read = self._engine.get_changes if "_get_" in function else self._engine.peek
-        changes = await read(
-            slot.slot_name,
-            None if upto_lsn is None else await self._lsn(upto_lsn),
-            None if upto_nchanges is None else int(upto_nchanges),
-            dict(zip(pairs[::2], pairs[1::2], strict=True)),
-        )
+        built_in = {plugin.name for plugin in await self._engine.list_plugins() if plugin.built_in}
+        prints_by = self._printing().options(slot.options) if slot.plugin in built_in else {}
+        until = None if upto_lsn is None else await self._lsn(upto_lsn)
+        try:
+            changes = await read(
+                slot.slot_name,
+                until,
+                None if upto_nchanges is None else int(upto_nchanges),
+                {**prints_by, **dict(zip(pairs[::2], pairs[1::2], strict=True))},
+            )
+        except InvalidOption as error:
+            raise in_startup(error, slot.slot_name, slot.plugin, self._commands.major) from None
         as_hex = is_binary and slot.plugin not in _BINARY_PLUGINS
         return [
             {
@@ -263,6 +301,11 @@ class Slots:
             for change in changes
         ]
 
+    def _printing(self) -> Printing:
+        """Return what the client's session prints by, as far as a server reports that."""
+        reported = {name: self._parameter(name) for name in NAMES}
+        return Printing({}, {name: value for name, value in reported.items() if value is not None})
+
     async def _lsn(self, text: str) -> Lsn:
         if text in CURRENT:
             source = await self._engine.get_source(self._commands.source)
@@ -271,25 +314,26 @@ class Slots:
             return source.flushed_lsn
         try:
             return Lsn.parse(text)
-        except ValueError:
+        except (InvalidLsn, ValueError):
             raise WireError("22P02", f'invalid input syntax for type pg_lsn: "{text}"') from None
 
-    async def _terminate(
-        self, call: Call, given: _Given, slots: Sequence[SlotInfo]
-    ) -> list[Json] | None:
-        for slot in slots:
-            if call.of_slot is None:
-                is_meant = given["pid"] == str(shown_pid(slot.slot_name))
-            else:
-                is_meant = slot.slot_name == given.rest[0]
-            if is_meant and slot.active:
-                self._commands.check_manages(slot.slot_name)
-                try:
-                    await self._engine.end_session(slot.slot_name)
-                except NoConsumer:
-                    return []
-                return [{"ended": shown_pid(slot.slot_name)}]
+    async def _run_of_rows(self, function: str, chosen: Sequence[SlotInfo]) -> list[Json]:
+        if function == "pg_terminate_backend":
+            return await self._terminate(chosen)
+        for slot in chosen:
+            await self._commands.run(DropSlot(slot.slot_name, wait=False))
         return []
+
+    async def _terminate(self, slots: Sequence[SlotInfo]) -> list[Json]:
+        ended: list[Json] = []
+        for slot in slots:
+            if not slot.active:
+                continue
+            self._commands.check_manages(slot.slot_name)
+            with contextlib.suppress(NoConsumer):
+                await self._engine.end_session(slot.slot_name)
+                ended.append({"ended": shown_pid(slot.slot_name)})
+        return ended
 
 
 class _Given:
@@ -302,15 +346,19 @@ class _Given:
         self.has_parameters = any(
             value.parameter for value in (*call.arguments, *call.named.values())
         )
-        self.rest: list[str | None] = []
+
+    def is_of(self, slot: SlotInfo) -> bool:
+        """Whether it names the consumer that a slot has."""
+        return self["pid"] == str(shown_pid(slot.slot_name))
 
     def of(self, value: Value, kind: str) -> str | None:
-        return self._parameter(value.parameter, kind) if value.parameter else value.text
+        text = self._parameter(value.parameter, kind) if value.parameter else value.text
+        if text is not None and kind == _NAME:
+            return truncate(text)
+        return text
 
     def __getitem__(self, name: str) -> str | None:
         number = self._function.names.index(name)
-        if number < len(self.rest):
-            return self.rest[number]
         types = self._function.types
         kind = types[min(number, len(types) - 1)]
         if name in self._call.named:

@@ -4,15 +4,15 @@ A source knows nothing of our slots, so two kinds of things are replaced in the 
 else stays as it was written:
 
 relations
-    ``pg_replication_slots``, ``pg_stat_replication`` and ``pg_get_replication_slots()``, where they
-    stand as a relation does (behind FROM, JOIN, a comma between them, TABLE), by a sub-select of
-    the same columns and types: our rows, and those of the source that are not our own. A name that
-    a WITH query has is that query's.
+    ``pg_replication_slots``, ``pg_stat_replication``, ``pg_stat_replication_slots`` and
+    ``pg_get_replication_slots()``, where they stand as a relation does (behind FROM, USING, JOIN, a
+    comma between them, TABLE), by a sub-select of the same columns and types: our rows, and those
+    of the source that are not our own. A name that a WITH query has is that query's.
 functions
     those that make, drop, move or read slots, by what they have returned: they were run before the
-    source was asked. Their arguments must be constants or parameters, or the statement must be
-    ``SELECT f(slot_name) FROM pg_replication_slots WHERE slot_name = …``: what every client that
-    we know of says.
+    source was asked. Their arguments must be constants or parameters, or the name of slots that are
+    chosen, ``SELECT f(slot_name) FROM pg_replication_slots WHERE …``; and a condition that they
+    stand under must be one that is understood here (:mod:`spillway.walsender.sql.conditions`).
 
 Rows come as one JSON value: a literal in a simple Query, one parameter more than the statement has
 in the extended protocol, bound at each Bind, so that a prepared statement is as fresh as any.
@@ -22,16 +22,24 @@ Statements that don't have one of the names in them are not looked at.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from spillway.walsender.failures import WireError, not_supported
+from spillway.walsender.sql.conditions import (
+    Value,
+    always,
+    condition_of,
+    read_slots_relation,
+)
 from spillway.walsender.sql.slot_columns import (
     FUNCTIONS,
     PLACE,
     RELATION_FUNCTIONS,
     RELATIONS,
     SET_FUNCTIONS,
+    STATS_MARK,
     relation_text,
     result_text,
 )
@@ -40,9 +48,11 @@ from spillway.walsender.sql.tokens import Token, tokens_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from spillway.walsender.sql.conditions import Condition, Known
+
 #: One of these is in every name that is looked for.
 _MARKS: Final = (b"replication_slot", b"pg_stat_replication", b"pg_logical_slot_", b"pg_terminate_")
-_OPENING: Final = frozenset({"from", "join", "only", "lateral"})
+_OPENING: Final = frozenset({"from", "using", "join", "only", "lateral"})
 #: What ends the list of relations at its level of parentheses.
 _CLOSING: Final = frozenset(
     {
@@ -63,22 +73,35 @@ _DEFINING: Final = frozenset(
 )
 _HINT: Final = (
     "Call it as SELECT function(constants), SELECT … FROM function(constants), or SELECT "
-    "function(slot_name) FROM pg_replication_slots WHERE slot_name = constant."
+    "function(slot_name) FROM pg_replication_slots WHERE slot_name = constant, and under no other "
+    "conditions than such comparisons and EXISTS (SELECT FROM pg_replication_slots WHERE …)."
 )
+#: Clauses of a SELECT, and what stands between two of them.
+_CLAUSES: Final = frozenset(
+    {
+        "from", "where", "group", "having", "order", "limit", "offset", "fetch", "window", "for",
+        "union", "intersect", "except", "returning",
+    }
+)  # fmt: skip
+_SETS: Final = frozenset({"union", "intersect", "except"})
+#: What says how many rows there are of all SELECTs that are united.
+_LIMITS: Final = frozenset({"limit", "fetch", "offset"})
+#: With one of these rows are fewer than those that a call would be run for.
+_LESS: Final = frozenset({"group", "having", "limit", "offset", "fetch"})
+_NOT_A_COLUMN: Final = frozenset(
+    {"and", "or", "not", "is", "in", "like", "null", "true", "false", "exists", "between"}
+)
+#: What a call may take from the rows that it is run for.
+_COLUMN_OF: Final = {
+    "pg_drop_replication_slot": "slot_name",
+    "pg_terminate_backend": "active_pid",
+}
 
 
 #: As an LSN: how far the service has the source's WAL.
 CURRENT: Final = frozenset(
     {"pg_current_wal_lsn", "pg_current_wal_flush_lsn", "pg_current_wal_insert_lsn"}
 )
-
-
-class Value(NamedTuple):
-    """An argument: what is written, or the number of the parameter that has it."""
-
-    #: None: NULL
-    text: str | None
-    parameter: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +112,14 @@ class Call:
     arguments: Sequence[Value]
     #: by name, where they were given so
     named: dict[str, Value]
-    #: the argument is a column of pg_replication_slots, whose rows are those with that slot_name
-    of_slot: Value | None = None
+    #: whether it is run; with *of_rows*, for each row of pg_replication_slots of which that is true
+    condition: Condition = always
+    of_rows: bool = False
+
+    @property
+    def is_of_column(self) -> bool:
+        """Whether its argument is a column of these rows."""
+        return any(value.column for value in self.arguments)
 
 
 @dataclass(slots=True)
@@ -101,11 +130,18 @@ class Statement:
     text: str
     parameters: int
     call: Call | None = None
+    #: how many parameters a Bind must have, where it is prepared
+    wanted: int = 0
 
     @property
     def needs_json(self) -> bool:
         """Whether the text has a place for the JSON value; a void function's call has none."""
         return PLACE in self.text
+
+    @property
+    def needs_stats(self) -> bool:
+        """Whether the JSON value has to have slots' statistics."""
+        return STATS_MARK in self.text
 
     def with_json(self, expression: str) -> str:
         """Return the text with where the JSON value is."""
@@ -166,7 +202,7 @@ class _Rewriting:
                     listing.pop()
             elif token.is_sign(";"):
                 listing = [False]
-            elif token.word == "from":
+            elif token.word in ("from", "using"):
                 listing[-1] = before is None or before.word != "distinct"
             elif token.word in _CLOSING:
                 listing[-1] = False
@@ -278,6 +314,7 @@ class _Rewriting:
             return
         if opening.is_sign("(") and closing.is_sign(")"):
             name = self._tokens[number].identifier
+            self._check_alone(name, first, number + 2)
             alias = "" if self._has_alias(number + 3) else f" AS {name}"
             relation = relation_text(name, self._major)
             self._edits.append((self._tokens[first].start, closing.end, relation + alias))
@@ -292,8 +329,16 @@ class _Rewriting:
         name = self._tokens[number].identifier
         end, arguments = self._arguments(number + 2)
         if name == "pg_terminate_backend":
-            self._terminate(number, first, end, arguments)
+            self._terminate(first, end, arguments)
             return
+        function = FUNCTIONS[name]
+        is_open = name in SET_FUNCTIONS
+        too_many = len(arguments) > len(function.names) and not is_open
+        if too_many or len(arguments) < function.least:
+            # There is no such function, and the source says so.
+            return
+        if lists:
+            self._check_alone(name, first, end)
         if self._call is not None:
             raise not_supported(f"more than one call of {name} or its like is not supported", _HINT)
         if any(token.is_sign(";") for token in self._tokens[:-1]):
@@ -303,9 +348,9 @@ class _Rewriting:
         if [token.text for token in around if token and token.kind == "sign"] == ["(", ")", "."]:
             # It would be run, and then there were no such column.
             raise not_supported(f"a column of what {name} returns is not supported", _HINT)
-        self._call = self._call_of(name, arguments, number)
+        self._call = self._call_of(name, arguments, first, lists=lists)
         casts = ", ".join(self._casts(name, arguments))
-        new = result_text(name, casts, is_relation=lists)
+        new = result_text(name, casts, is_relation=lists, is_of_column=self._call.is_of_column)
         is_column = (
             name in SET_FUNCTIONS
             and before is not None
@@ -316,14 +361,33 @@ class _Rewriting:
             new += f" AS {name}"
         self._edits.append((self._tokens[first].start, self._tokens[end].end, new))
 
-    def _terminate(self, number: int, first: int, end: int, arguments: list[list[Token]]) -> None:
+    def _check_alone(self, name: str, first: int, end: int) -> None:
+        """Insist on what a sub-select can stand for."""
+        after = [token.word for token in self._tokens[end + 1 : end + 3]]
+        before = [token.text for token in self._tokens[max(0, first - 3) : first]]
+        if after == ["with", "ordinality"] or before == ["rows", "from", "("]:
+            raise not_supported(
+                f"{name} with ordinality or in ROWS FROM is not supported by this server",
+                f"Write FROM {name}(…).",
+            )
+
+    def _terminate(self, first: int, end: int, arguments: list[list[Token]]) -> None:
         """Replace a call that may be about one of our streams; any other one is the source's."""
         name = "pg_terminate_backend"
         if len(arguments) != 1 or self._call is not None:
             return
         try:
-            self._call = self._call_of(name, arguments, number)
+            self._call = self._call_of(name, arguments, first, lists=False)
         except WireError:
+            identifiers = {token.identifier for token in self._tokens}
+            column = arguments[0][-1].identifier
+            if column == "active_pid" or (
+                column == "pid"
+                and "pg_stat_replication" in identifiers
+                and "pg_stat_activity" not in identifiers
+            ):
+                # The source would say that there is no such process.
+                raise
             return
         casts = ", ".join(self._casts(name, arguments))
         new = result_text(name, casts, is_relation=False)
@@ -339,11 +403,13 @@ class _Rewriting:
             if token.is_sign(",") and not depth:
                 arguments.append([])
                 continue
-            depth += token.is_sign("(") - token.is_sign(")")
+            depth += token.is_sign("(") + token.is_sign("[")
+            depth -= token.is_sign(")") + token.is_sign("]")
             arguments[-1].append(token)
         raise not_supported("a call without an end is not supported")
 
-    def _call_of(self, name: str, arguments: list[list[Token]], number: int) -> Call:
+    def _call_of(self, name: str, arguments: list[list[Token]], first: int, *, lists: bool) -> Call:
+        condition, of_rows = self._condition(name, first, lists=lists)
         values: list[Value] = []
         named: dict[str, Value] = {}
         for argument in arguments:
@@ -356,36 +422,172 @@ class _Rewriting:
                     named[given[0].identifier] = value
                     continue
             if given and given[0].word == "variadic":
-                given = given[1:]
+                elements = _elements(given[1:])
+                if elements is None:
+                    raise not_supported(
+                        f"this array of options of {name} is not supported by this server",
+                        "Write the options one by one, or as VARIADIC ARRAY['name', 'value'].",
+                    )
+                values += elements
+                continue
             value = _constant(given)
+            if value is None and of_rows and len(arguments) == 1:
+                value = _column(given, _COLUMN_OF.get(name))
             if value is None:
-                return self._call_of_rows(name, arguments, number)
+                raise not_supported(
+                    f"this form of a call of {name} is not supported by this server", _HINT
+                )
             values.append(value)
-        return Call(name, values, named)
+        return Call(name, values, named, condition, of_rows)
 
-    def _call_of_rows(self, name: str, arguments: list[list[Token]], number: int) -> Call:
-        """Read ``SELECT f(slot_name) FROM pg_replication_slots WHERE slot_name = …``."""
-        columns = [argument[-1].identifier for argument in arguments]
-        rest = [token for token in self._tokens[number:] if not token.is_sign(";")]
-        wheres = [at for at, token in enumerate(rest) if token.word == "where"]
-        wanted = "active_pid" if name == "pg_terminate_backend" else "slot_name"
-        if columns[:1] == [wanted] and len(columns) == 1 and len(wheres) == 1:
-            condition = rest[wheres[0] + 1 :]
-            if len(condition) > 2 and condition[1].is_sign("."):
-                condition = condition[2:]
-            if (
-                any(token.identifier == "pg_replication_slots" for token in rest[: wheres[0]])
-                and len(condition) > 2
-                and condition[0].identifier == "slot_name"
-                and condition[1].is_sign("=")
-                and (slot := _constant(condition[2:])) is not None
-            ):
-                return Call(name, (), {}, of_slot=slot)
-        raise not_supported(f"this form of a call of {name} is not supported by this server", _HINT)
+    def _condition(self, name: str, first: int, *, lists: bool) -> tuple[Condition, bool]:
+        """Return what a call depends on, and whether it is run for rows of slots.
+
+        Raises:
+            WireError: for others, or on something else.
+        """
+        unknown = not_supported(
+            f"this condition of a call of {name} is not supported by this server", _HINT
+        )
+        selects = self._selects_of(first)
+        if selects is None:
+            raise unknown
+        if not selects:
+            return always, False
+        inner, *outer = (self._clauses(select) for select in selects)
+        try:
+            conditions = [
+                _limit_of(inner),
+                *(self._outer_condition(clauses, first, lists=lists) for clauses in outer),
+            ]
+        except _NotRead:
+            raise unknown from None
+
+        def limited(condition: Condition) -> Condition:
+            conditions.append(condition)
+            return lambda known: all(one(known) for one in conditions)
+
+        where = inner.get("where", [])
+        if lists:
+            if "having" in inner:
+                raise unknown
+            # What the rows are compared with is looked at behind the call, and what has no column
+            # before it.
+            if not where or self._is_of_columns(where):
+                return limited(always), False
+            condition = condition_of(where, _constant, has_row=False)
+            if condition is None:
+                raise unknown
+            return limited(condition), False
+        relation = inner.get("from")
+        of_rows = relation is not None
+        if relation is not None and read_slots_relation(relation) != ():
+            raise unknown
+        limits = inner.keys() & _LESS
+        if limits and (of_rows or limits != {"limit"}):
+            raise unknown
+        condition = condition_of(where, _constant, has_row=of_rows) if where else always
+        if condition is None:
+            raise unknown
+        return limited(condition), of_rows
+
+    def _outer_condition(
+        self, clauses: dict[str, list[Token]], call: int, *, lists: bool
+    ) -> Condition:
+        """Return what a SELECT says that has the call's own in it.
+
+        Raises:
+            _NotRead: something else.
+        """
+        relations = clauses.get("from")
+        if relations is not None and not any(one is self._tokens[call] for one in relations):
+            # For each row of theirs, or none.
+            raise _NotRead
+        if clauses.keys() & (_LESS - {"limit"} if not lists else {"having"}):
+            raise _NotRead
+        limit = _limit_of(clauses)
+        where = clauses.get("where", [])
+        if not where or (lists and self._is_of_columns(where)):
+            return limit
+        condition = condition_of(where, _constant, has_row=False)
+        if condition is None:
+            raise _NotRead
+        return lambda known: limit(known) and condition(known)
+
+    def _is_of_columns(self, where: Sequence[Token]) -> bool:
+        """Whether a condition is one of the call's rows, which PostgreSQL asks about behind it."""
+        return self._has_column(where) and not any(
+            token.word in ("exists", "select") for token in where
+        )
+
+    def _selects_of(self, number: int) -> list[int] | None:
+        """Return where the SELECTs begin that a call belongs to, the innermost first; None: it is a
+        branch of an expression.
+        """
+        depth = cases = 0
+        selects: list[int] = []
+        is_found = False
+        for at in range(number - 1, -1, -1):
+            token = self._tokens[at]
+            if token.is_sign(")"):
+                depth += 1
+            elif token.is_sign("("):
+                before = self._at(at - 1)
+                if not depth and before is not None and before.word == "coalesce":
+                    return None
+                if not depth:
+                    is_found = False
+                depth = max(0, depth - 1)
+            elif depth:
+                continue
+            elif token.word == "end":
+                cases += 1
+            elif token.word == "case":
+                if not cases:
+                    return None
+                cases -= 1
+            elif token.word == "select" and not is_found:
+                # Another one at the same level is one that it is united with.
+                selects.append(at)
+                is_found = True
+        return selects
+
+    def _clauses(self, select: int) -> dict[str, list[Token]]:
+        """Return what stands behind each word of a clause of a SELECT."""
+        found: dict[str, list[Token]] = {}
+        depth, clause, is_united = 0, "select", False
+        for at in range(select + 1, len(self._tokens)):
+            token, before = self._tokens[at], self._tokens[at - 1]
+            depth += token.is_sign("(") - token.is_sign(")")
+            if depth < 0 or (not depth and token.is_sign(";")):
+                break
+            is_clause = not depth and token.word in _CLAUSES and before.word != "distinct"
+            if is_clause and token.word in _SETS:
+                # Behind it, only what says how many rows there are in all is of this one.
+                is_united, clause = True, ""
+                continue
+            if is_clause:
+                if is_united and token.word not in _LIMITS:
+                    clause = ""
+                    continue
+                clause = token.word
+                found[clause] = []
+            elif clause in found:
+                found[clause].append(token)
+        return found
+
+    def _has_column(self, tokens: Sequence[Token]) -> bool:
+        """Whether a condition has a name that is no function's."""
+        return any(
+            token.identifier
+            and token.word not in _NOT_A_COLUMN
+            and (after is None or not after.is_sign("("))
+            for token, after in zip(tokens, [*tokens[1:], None], strict=True)
+        )
 
     def _casts(self, name: str, arguments: list[list[Token]]) -> list[str]:
         """Write arguments once more, with their types: parameters must keep theirs."""
-        names, types, _ = FUNCTIONS[name]
+        names, types = FUNCTIONS[name].names, FUNCTIONS[name].types
         found = []
         for number, argument in enumerate(arguments):
             at, words = number, argument
@@ -397,6 +599,76 @@ class _Rewriting:
             written = self._text[words[0].start : words[-1].end]
             found.append(f"CAST(({written}) AS {kind})")
         return found
+
+
+class _NotRead(Exception):
+    """What a call stands under is of another kind."""
+
+
+def _limit_of(clauses: dict[str, list[Token]]) -> Condition:
+    """Return whether a LIMIT leaves rows at all: PostgreSQL asks for none otherwise, and calls
+    nothing.
+
+    Raises:
+        _NotRead: it is no constant.
+
+    Source: ExecLimit, recompute_limits (src/backend/executor/nodeLimit.c)
+    """
+    tokens = clauses.get("limit", [])
+    if (fetch := clauses.get("fetch")) is not None:
+        tokens = [
+            token
+            for token in fetch
+            if token.word not in ("first", "next", "row", "rows", "only", "with", "ties")
+        ]
+    if not tokens or (len(tokens) == 1 and tokens[0].word == "all"):
+        return always
+    value = _constant(tokens)
+    if value is None or not (
+        value.parameter or value.text is None or re.fullmatch("[0-9]+", value.text)
+    ):
+        raise _NotRead
+
+    def leaves_some(known: Known) -> bool:
+        text = known.text_of(value, "pg_catalog.int8")
+        # What is no number, or less than none, the source refuses.
+        return text is None or (text.isdecimal() and int(text) > 0)
+
+    return leaves_some
+
+
+def _elements(tokens: Sequence[Token]) -> list[Value] | None:
+    """Read an array of constants: ARRAY[…], or a literal without quotes and escapes in it."""
+    if len(tokens) > 2 and tokens[0].word == "array" and tokens[1].is_sign("["):
+        depth, groups = 0, [list[Token]()]
+        for at, token in enumerate(tokens[2:], 2):
+            if token.is_sign("]") and not depth:
+                casts = tokens[at + 1 :]
+                if casts and not casts[0].is_sign("::"):
+                    return None
+                break
+            depth += token.text in ("(", "[") and token.kind == "sign"
+            depth -= token.text in (")", "]") and token.kind == "sign"
+            if token.is_sign(",") and not depth:
+                groups.append([])
+            else:
+                groups[-1].append(token)
+        else:
+            return None
+        found = [_constant(group) for group in groups if group]
+        return None if None in found else [value for value in found if value is not None]
+    literal = _constant(tokens)
+    if literal is None or literal.text is None or not re.fullmatch(r"\{[^{}\"\\]*\}", literal.text):
+        return None
+    words = [word.strip() for word in literal.text[1:-1].split(",")]
+    return [Value(None if word.lower() == "null" else word) for word in words if word]
+
+
+def _column(tokens: Sequence[Token], column: str | None) -> Value | None:
+    """Read a column of rows of slots; None: it is another one, or something else."""
+    names = [token.identifier for token in tokens]
+    is_one = len(tokens) == 1 or (len(tokens) == 3 and tokens[1].is_sign("."))
+    return Value(None, column=column) if column and is_one and names[-1] == column else None
 
 
 def _constant(tokens: Sequence[Token]) -> Value | None:

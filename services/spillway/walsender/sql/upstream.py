@@ -44,7 +44,7 @@ _CANCEL_TIMEOUT_S: Final = 10.0
 _HANDSHAKE_MAX_S: Final = 60.0
 _CANNOT_CONNECT_NOW: Final = "57P03"
 #: sqlclient_unable_to_establish_sqlconnection, as postgres_fdw has it
-_UNREACHABLE: Final = "08001"
+UNREACHABLE: Final = "08001"
 _PEER: Final = struct.Struct("iII")
 
 
@@ -94,7 +94,7 @@ class Upstream:
         try:
             targets = await asyncio.to_thread(targets_of, dsn)
         except SpillwayError as error:
-            raise WireError(_UNREACHABLE, error.message, hint=error.hint) from None
+            raise WireError(UNREACHABLE, error.message, hint=error.hint) from None
         wanted = targets[0].parameters.get("target_session_attrs", "any")
         passes = ["standby", "any"] if wanted == "prefer-standby" else [wanted]
         failure = ""
@@ -323,7 +323,7 @@ def _told(refused: _ServerRefused, dsn: str, target: Target) -> WireError | None
 
 def _unreachable(text: str, dsn: str, target: Target, *, used_password: bool = False) -> WireError:
     error = connect_error(text, dsn, target.parameters, password_rejected=used_password)
-    return WireError(_UNREACHABLE, error.message)
+    return WireError(UNREACHABLE, error.message)
 
 
 async def _streams(target: Target, *, with_tls: bool) -> tuple[Reader, asyncio.StreamWriter]:

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from spillway.lake.shape.kinds import CURRENT
 from spillway.lake.shape.net_effect import quoted
 from spillway.lake.tables import layout
-from spillway.storage.place import ObjectPath, replace_json, spark_address, storage_options
+from spillway.storage.place import replace_json, spark_address, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,8 +88,8 @@ def _have_statistics(spark: SparkSession, table: str, columns: Sequence[str]) ->
 
 def _files(table: LakePath) -> tuple[pa.Array, pa.Array]:
     """Return the times of a table's files, in milliseconds, and their sizes in bytes."""
-    options = storage_options() if isinstance(table, ObjectPath) else None
-    actions = pa.table(DeltaTable(str(table), storage_options=options).get_add_actions())
+    found = DeltaTable(str(table), storage_options=storage_options(table))
+    actions = pa.table(found.get_add_actions())
     times = actions.column("modification_time").cast(pa.int64())
     return times.combine_chunks(), actions.column("size_bytes").combine_chunks()
 

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.lake.tables.dictionaries import with_dictionary
+from spillway.lake.tables.partitions import by_partition
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_file
 from spillway.storage.place import ObjectPath
@@ -61,7 +62,7 @@ class Statistics:
 
     def __init__(self, schema: pa.Schema, key: Sequence[str]) -> None:
         names = [*dict.fromkeys([*key, *schema.names[:_INDEXED_COLUMNS]])]
-        self._columns = [name for name in names if _has_statistics(schema.field(name).type)]
+        self._columns = [name for name in names if has_statistics(schema.field(name).type)]
         self._bounds: dict[str, tuple[Any, Any]] = {}
         self._nulls = dict.fromkeys(self._columns, 0)
         self.rows = 0
@@ -98,7 +99,10 @@ class Statistics:
         return json.dumps(found, separators=(",", ":"))
 
 
-def _has_statistics(type_: pa.DataType) -> bool:
+def has_statistics(type_: pa.DataType) -> bool:
+    """Say whether what the log says of such a column's smallest and largest values is exact, or
+    bounds them, whoever wrote the file.
+    """
     types = pa.types
     return bool(
         types.is_integer(type_)
@@ -251,6 +255,28 @@ class DataFile:
     ) -> None:
         if error is not None:
             self.remove()
+
+
+def write_rows(
+    table: LakePath, rows: pa.Table, indexed: Sequence[str], partition_by: Sequence[str]
+) -> list[Action]:
+    """Write *rows*, which are :func:`plain`, into files of *table*, one for each partition; return
+    what a commit says of them. They are durable. The log has statistics of *indexed* whatever
+    columns there are.
+    """
+    columns = rows.drop_columns(list(partition_by)).schema
+    written = []
+    for values, at in by_partition(rows, partition_by):
+        own = rows.take(pa.array(at)) if len(at) < len(rows) else rows
+        with DataFile(table, columns, indexed, values) as file:
+            file.write(own.select(columns.names))
+            written.append(file.close())
+    return written
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """Return *schema* without what its fields say of the source, which is the table's to say."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def file_path(table: LakePath, action: Action) -> LakePath:

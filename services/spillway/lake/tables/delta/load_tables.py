@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -26,14 +25,13 @@ from spillway.lake.shape.net_effect import quoted
 from spillway.lake.shape.payload import CHANGE_COLUMNS
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch
-from spillway.lake.tables.delta import appends, log
-from spillway.lake.tables.delta.data_files import DataFile, file_path
-from spillway.lake.tables.delta.merge import commit_nothing, fields_of
+from spillway.lake.tables.delta import log
+from spillway.lake.tables.delta.data_files import DataFile, file_path, plain
 from spillway.lake.tables.delta.positions import FEATURE
 from spillway.lake.tables.delta.tables import KEY_PROPERTY, DeltaTables
 from spillway.lake.tables.load_contract import NO_BATCH, LoadFiles, in_shape
 from spillway.lake.tables.plain_changes import NotDirect
-from spillway.lake.tables.positions import Lost, partition_text
+from spillway.lake.tables.positions import Lost
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath
 
@@ -122,20 +120,17 @@ class DeltaLoadTables(DeltaTables):
         :meth:`_append_directly`.
         """
         path = self._path / HISTORY / name
-        is_new = not self._exists(HISTORY, name)
-        if is_new:
-            table = self._create_directly(HISTORY, name, schema, {})
+        if self._exists(HISTORY, name):
+            head = self._checked_head(path)
         else:
-            table = self._tables.table(path)
-        wanted = partitions.with_fields(schema, partitions.made_with(fields_of(table)))
-        if not appends.has_fields(table, wanted.jsonValue()["fields"]):
+            head = self._create_directly(HISTORY, name, schema, {})
+        wanted = partitions.with_fields(schema, partitions.made_with(head.fields))
+        if log.described(head.fields) != log.described(wanted.jsonValue()["fields"]):
             raise NotDirect("the table's columns change")
-        if table.transaction_version(self._application) is not None:
-            return lambda: None
-        lease.check(self._path)
-        commit_nothing(table, self._commit_of(Batch(self._slot_name, lsn, lsn, NO_BATCH)))
-        tip = self._tables.committed(path, table, self._application)
-        return partial(appends.sync_tip, path, tip, is_new=is_new)
+        if self._application not in head.transactions:
+            lease.check(self._path)
+            self._commit(path, head, "WRITE", Batch(self._slot_name, lsn, lsn, NO_BATCH), ())
+        return lambda: None
 
     def loaded_chunks(self, name: str, lsn: int) -> int:
         if not self._exists(HISTORY, name):
@@ -163,14 +158,14 @@ class DeltaLoadTables(DeltaTables):
             found = log.load(path)
             log.check_known(found, _FEATURES)
             made = partitions.made_with(found.fields)
-            plain = from_arrow_schema(history, prefer_timestamp_ntz=True)
-            wanted = partitions.with_fields(plain, made).jsonValue()["fields"]
+            stored = from_arrow_schema(history, prefer_timestamp_ntz=True)
+            wanted = partitions.with_fields(stored, made).jsonValue()["fields"]
             partition = _partition_of(made, taken_at_us)
         except (NotDirect, OSError):
             return None
-        if appends.described(found.fields) != appends.described(wanted):
+        if log.described(found.fields) != log.described(wanted):
             return None
-        files = DeltaRowFiles(path, _plain(history), (), partition)
+        files = DeltaRowFiles(path, plain(history), (), partition)
         if current is None:
             return LoadFiles(files, None)
         return LoadFiles(files, self._current_files(name, current, key))
@@ -186,8 +181,8 @@ class DeltaLoadTables(DeltaTables):
                 self._replaceable(log.load(path), columns, key)
         except (NotDirect, OSError):
             return None
-        plain = to_arrow_schema(spark_schema(columns), timezone="UTC")
-        return DeltaRowFiles(path, _plain(plain), key, {})
+        stored = to_arrow_schema(spark_schema(columns), timezone="UTC")
+        return DeltaRowFiles(path, plain(stored), key, {})
 
     def _replaceable(self, found: log.Snapshot, columns: pa.Schema, key: tuple[str, ...]) -> None:
         """See to it that all files of a current table may go for others, and nothing else changes.
@@ -240,8 +235,7 @@ class DeltaLoadTables(DeltaTables):
             # A VACUUM of the same hours takes what no commit names.
             if not all(file_path(path, file).is_file() for file in added):
                 raise NotDirect("files of the load are gone")
-            is_new = not self._exists(CURRENT, name)
-            if is_new:
+            if not self._exists(CURRENT, name):
                 properties = {KEY_PROPERTY: json.dumps(key)}
                 self._create_directly(CURRENT, name, spark_schema(columns), properties)
             found = log.load(path)
@@ -255,10 +249,9 @@ class DeltaLoadTables(DeltaTables):
                 *({"add": file} for file in added),
             ]
             log.commit(path, found, actions)
-            # It has a log of its own: what delta-rs has open is older now.
-            self._tables.forget(path)
-            tip = appends.Tip(found.version, None, None, ())
-            return partial(appends.sync_tip, path, tip, is_new=is_new)
+            # What delta-rs has open is older now.
+            self._forget(path)
+            return lambda: None
 
         return self._directly(CURRENT, name, attempt)
 
@@ -316,9 +309,4 @@ def _partition_of(made: Sequence[Partition], taken_at_us: int) -> dict[str, str 
         raise NotDirect("a history with partitions of its columns")
     at = pa.table({_TIME: pa.array([taken_at_us], CHANGE_COLUMNS.field(_TIME).type)})
     (row,) = partitions.added_to_arrow(at, made).to_pylist()
-    return {name: partition_text(row[name]) for name in partitions.names(made)}
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return *schema* without what its fields say of the source, which is the table's to say."""
-    return pa.schema([pa.field(field.name, field.type) for field in schema])
+    return {name: partitions.partition_text(row[name]) for name in partitions.names(made)}

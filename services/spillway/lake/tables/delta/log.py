@@ -1,22 +1,25 @@
-"""A Delta table's log, as a merge by position needs it: the files of its newest version as the log
-has them, deletion vectors too, and commits of actions that we made.
+"""A Delta table's log, as batches need it that are committed without Spark: its newest version as
+the log has it, and commits of actions that we made.
 
 ::
 
     _last_checkpoint ─▶ NNN.checkpoint.parquet ─▶ NNN+1.json … ─▶ Snapshot     (load, once a table)
-    Snapshot ─▶ the commits behind it ─▶ Snapshot                              (refresh, each batch)
+    Snapshot ─▶ the commits behind it ─▶ Snapshot                              (refresh)
     actions ─▶ NNN+1.json, where nothing is ─▶ Snapshot                        (commit)
 
-delta-rs reads logs, too, and its own writes leave deletion vectors as they are. But it makes none,
-and takes no action of its caller's but files that are added; so a commit that replaces a file's
-vector is written here. It is a file that must not be there yet, which a directory and object
-storage each can say in one step: of two writers one fails (:class:`Lost`), and begins anew with the
-other's commit. What the commit names is durable before, and the commit is durable when
-:func:`commit` returns.
+A merge by position needs all of the table's files, with their deletion vectors (:class:`Snapshot`);
+who appends needs none, and who writes a small table anew a few (:class:`Head`).
 
-Checkpoints stay delta-rs' (``checkpoint`` in :mod:`spillway.lake.tables.delta.positions`).
+delta-rs reads and writes logs, too. But it makes no deletion vectors, takes no action of its
+caller's but files that are added, doesn't sync, and takes some milliseconds where a commit of a
+small batch is a line of JSON. So such commits are written here. A commit is a file that must not be
+there yet, which a directory and object storage each can say in one step: of two writers one fails
+(:class:`Lost`), and begins anew with the other's commit. What the commit names is durable before,
+and the commit is durable when :func:`commit` returns.
 
-Memory: an action for each of the table's files, as it has in any reader of the log.
+Checkpoints are written by delta-rs (:func:`checkpoint`).
+
+Memory: an action for each file that is kept, as it has in any reader of the log.
 
 Source: the Delta protocol, "Delta Log Entries", "Checkpoints", "Action Reconciliation".
 """
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 import zlib
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -32,11 +36,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
+from spillway.failpoints import failpoint
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.lake.tables.positions import Lost
-from spillway.storage.durable_files import put_new
-from spillway.storage.place import ObjectPath, StorageChanged
+from spillway.storage.durable_files import sync_directory
+from spillway.storage.place import ObjectPath, put_new_text, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,6 +54,11 @@ Action = dict[str, Any]
 _LAST_CHECKPOINT: Final = "_last_checkpoint"
 #: Writer versions up to it know no features but appendOnly and invariants.
 _LEGACY_WRITER: Final = 2
+#: A :class:`Head` knows no more files.
+_FEW_FILES: Final = 32
+_INTERVAL_PROPERTY: Final = "delta.checkpointInterval"
+#: A type that readers and writers must know, as the schema has it, and what it is called then.
+_NTZ: Final = ("timestamp_ntz", "timestampNtz")
 #: What a checkpoint says of a file, and a commit would say of it.
 _ADD_FIELDS: Final = (
     "path",
@@ -113,6 +124,29 @@ class Snapshot:
         for file in added:
             self.files[file["path"]] = file
 
+    def takes_files(self, _count: int) -> bool:
+        """Say whether so many files of a checkpoint are to be added."""
+        return True
+
+
+@dataclass(slots=True)
+class Head(Snapshot):
+    """A version of which the files are known only as long as they are few."""
+
+    #: there are more files, so that none is known here
+    many: bool = False
+
+    def add(self, actions: Iterable[Action]) -> None:
+        # Not super(): a dataclass with slots is another class than the one that this is said in.
+        Snapshot.add(self, actions)
+        self.takes_files(0)
+
+    def takes_files(self, count: int) -> bool:
+        self.many = self.many or len(self.files) + count > _FEW_FILES
+        if self.many:
+            self.files.clear()
+        return not self.many
+
 
 def load(table: LakePath, snapshot: Snapshot | None = None) -> Snapshot:
     """Return the newest version of *table*, in *snapshot* if that is given, which is new.
@@ -169,19 +203,82 @@ def commit(table: LakePath, snapshot: Snapshot, actions: Sequence[Action]) -> No
     path = _path(table / "_delta_log", snapshot.version + 1)
     text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
     try:
-        if isinstance(path, ObjectPath):
-            path.replace_if(None, text)
-        else:
-            put_new(path, text)
-    except StorageChanged as error:
-        # A request that was repeated finds what it has written itself.
-        if not isinstance(path, ObjectPath) or path.read_text() != text:
-            raise Lost(str(path)) from error
+        put_new_text(path, text)
     except FileExistsError as error:
         raise Lost(str(path)) from error
     snapshot.add(actions)
     snapshot.version += 1
     snapshot.tip = zlib.crc32(text.encode())
+
+
+def checkpoint(table: LakePath, snapshot: Snapshot, interval: int, *, is_due: bool = False) -> bool:
+    """Write a checkpoint if there were *interval* commits since the last one, or as many as the
+    table says, or there was one and a checkpoint *is_due*; and let old log entries go. Return
+    whether it was done; it is not synced.
+
+    Raises:
+        DeltaError, OSError: it could not be written.
+    """
+    interval = int(snapshot.configuration.get(_INTERVAL_PROPERTY, interval))
+    if snapshot.version - snapshot.checkpoint < (1 if is_due else interval):
+        return False
+    failpoint("lake.before_checkpoint")
+    where = table.absolute()
+    opened = DeltaTable(str(where), storage_options=storage_options(where))
+    opened.create_checkpoint()
+    opened.cleanup_metadata()
+    snapshot.checkpoint = opened.version()
+    return True
+
+
+def table_made(
+    schema: str, partition_by: Sequence[str], configuration: Mapping[str, str]
+) -> list[Action]:
+    """Return the first commit of a table of *schema*, as Delta's JSON has it."""
+    type_, feature = _NTZ
+    protocol: Action = {"minReaderVersion": 1, "minWriterVersion": 2}
+    if f'"{type_}"' in schema:
+        features = [feature]
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+        protocol |= {"readerFeatures": features, "writerFeatures": features}
+    return [
+        {"protocol": protocol},
+        {
+            "metaData": {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema,
+                "partitionColumns": list(partition_by),
+                "configuration": dict(configuration),
+                "createdTime": int(time.time() * 1000),
+            }
+        },
+        commit_info("CREATE TABLE", None),
+    ]
+
+
+def first_commit(table: LakePath) -> list[Action]:
+    """Return the first commit of a table without rows, which is all of it; an empty file that it
+    may have is left out.
+    """
+    lines = _path(table / "_delta_log", 0).read_text(encoding="utf-8").split("\n")
+    return [action for action in map(json.loads, filter(None, lines)) if "add" not in action]
+
+
+def begin(table: LakePath, actions: Sequence[Action], snapshot: Snapshot | None = None) -> None:
+    """Make a table by its first commit, durably; what else is in its place stays. *snapshot*, which
+    is new, is the table's then.
+
+    Raises:
+        Lost: there is a table.
+        OSError, LakeError: as of :func:`commit`.
+    """
+    log = table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    commit(table, snapshot or Snapshot(), actions)
+    if not isinstance(table, ObjectPath):
+        for made in (table, table.parent, table.parent.parent):
+            sync_directory(made)
 
 
 def check_known(snapshot: Snapshot, features: Iterable[str]) -> None:
@@ -211,13 +308,18 @@ def transaction(application: str, version: int) -> Action:
     }
 
 
-def commit_info(operation: str, user_metadata: str | None) -> Action:
-    """Return what a commit says of itself to people."""
+def commit_info(
+    operation: str, user_metadata: str | None, *, is_blind_append: bool = False
+) -> Action:
+    """Return what a commit says of itself to people, and that it has read nothing of the table,
+    which lets others' commits, that were begun before it, be.
+    """
     about: Action = {
         "timestamp": int(time.time() * 1000),
         "operation": operation,
         "operationParameters": {},
         "engineInfo": "spillway",
+        "isBlindAppend": is_blind_append,
     }
     if user_metadata is not None:
         about["userMetadata"] = user_metadata
@@ -239,6 +341,18 @@ def removal(file: Action, *, data_change: bool) -> Action:
     return {"remove": removed}
 
 
+def described(fields: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Return what of two schemas' fields must agree: types, attribute numbers and partitions by
+    name.
+    """
+    return {f["name"]: (f["type"], f.get("metadata") or {}) for f in fields}
+
+
+def commit_path(table: LakePath, version: int) -> LakePath:
+    """Return where a version's commit is."""
+    return _path(table / "_delta_log", version)
+
+
 def _path(log: LakePath, version: int) -> LakePath:
     return log / f"{version:020d}.json"
 
@@ -249,7 +363,11 @@ def _follow(log: LakePath, snapshot: Snapshot) -> None:
             data = _path(log, snapshot.version + 1).read_bytes()
         except FileNotFoundError:
             return
-        snapshot.add(json.loads(line) for line in data.split(b"\n") if line)
+        try:
+            actions = [json.loads(line) for line in data.split(b"\n") if line]
+        except ValueError as error:
+            raise NotDirect(f"version {snapshot.version + 1} can't be read") from error
+        snapshot.add(actions)
         snapshot.version += 1
         snapshot.tip = zlib.crc32(data)
 
@@ -278,6 +396,8 @@ def _read_checkpoint(log: LakePath, hint: Mapping[str, Any], snapshot: Snapshot)
             rows = parquet.read_row_group(number, columns=wanted)
             for name in wanted:
                 column = rows.column(name)
+                if name == "add" and not snapshot.takes_files(len(column) - column.null_count):
+                    continue
                 for value in column.filter(pc.is_valid(column)).to_pylist():
                     snapshot.add([{name: _plain(name, value)}])
     snapshot.version = snapshot.checkpoint = version

@@ -18,7 +18,8 @@ is what it leaves to its caller:
   looked at once (:func:`check_files`).
 - It writes the statistics of decimals as doubles, and a maximum that leaves NaN out, which Spark
   takes for the greatest value: readers would leave out files that hold what they look for. So
-  columns have statistics where these are exact (:func:`_has_statistics`).
+  columns have statistics where these are exact
+  (:func:`~spillway.lake.tables.delta.data_files.has_statistics`).
 - It commits no merge that changes nothing, and a commit is what says that the table has the batch
   (:func:`merge`).
 - It doesn't sync. :func:`sync_commit` does, after the commit and before anybody says that the batch
@@ -48,6 +49,7 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
 from spillway.lake.shape.net_effect import SET, own, quoted
 from spillway.lake.tables import partitions
+from spillway.lake.tables.delta.data_files import has_statistics
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_file
 from spillway.storage.place import ObjectPath, lake_path, storage_options
@@ -73,8 +75,6 @@ _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
 _READ_FEATURES: Final = _FEATURES | {"typeWidening"}
 #: Writer versions up to it know no other features.
 _LEGACY_WRITER: Final = 2
-#: A double holds each number of so many digits, and its shortest text is that number.
-_DIGITS_OF_DOUBLE: Final = 15
 #: Paths that are the same after they were URLs.
 _PLAIN_PATH: Final = re.compile(r"[\w/.~ ,:=@+-]+")
 
@@ -85,13 +85,22 @@ def open_table(path: LakePath, *, to_write: bool = True) -> DeltaTable:
     Raises:
         NotDirect: the path or the table is not for delta-rs.
     """
+    check_path(path)
+    where = path.absolute()
+    table = DeltaTable(str(where), storage_options=storage_options(where))
+    check_table(table, to_write=to_write)
+    return table
+
+
+def check_path(path: LakePath) -> None:
+    """Refuse a path that is another one to delta-rs.
+
+    Raises:
+        NotDirect: it is.
+    """
     where = path.absolute()
     if not _PLAIN_PATH.fullmatch(where.key if isinstance(where, ObjectPath) else str(where)):
         raise NotDirect("the path has special characters")
-    options = storage_options() if isinstance(where, ObjectPath) else None
-    table = DeltaTable(str(where), storage_options=options)
-    check_table(table, to_write=to_write)
-    return table
 
 
 def check_table(table: DeltaTable, *, to_write: bool = True) -> None:
@@ -169,10 +178,10 @@ def merge(
     if table.version() == version:
         # Rows that came and went: delta-rs commits nothing then, and the table is to say all the
         # same how far it is.
-        commit_nothing(table, commit)
+        _commit_nothing(table, commit)
 
 
-def commit_nothing(table: DeltaTable, commit: CommitProperties) -> None:
+def _commit_nothing(table: DeltaTable, commit: CommitProperties) -> None:
     """Make a commit without files, which says what *commit* does; *table* is at it then.
 
     Raises:
@@ -225,19 +234,5 @@ def writer_properties(schema: pa.Schema) -> WriterProperties:
     return WriterProperties(
         compression="SNAPPY",
         default_column_properties=ColumnProperties(statistics_enabled="NONE"),
-        column_properties={f.name: exact for f in schema if _has_statistics(f.type)},
-    )
-
-
-def _has_statistics(type_: pa.DataType) -> bool:
-    """Return whether what delta-rs says of such a column's smallest and largest values is exact, or
-    bounds them.
-    """
-    types = pa.types
-    return bool(
-        types.is_integer(type_)
-        or types.is_string(type_)
-        or types.is_date32(type_)
-        or types.is_timestamp(type_)
-        or (types.is_decimal(type_) and type_.precision <= _DIGITS_OF_DOUBLE)
+        column_properties={f.name: exact for f in schema if has_statistics(f.type)},
     )

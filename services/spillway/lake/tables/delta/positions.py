@@ -21,8 +21,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalake import DeltaTable
-
 from spillway.lake.tables import row_sets
 from spillway.lake.tables.delta import deletion_vectors, log
 from spillway.lake.tables.delta.data_files import (
@@ -36,7 +34,6 @@ from spillway.lake.tables.delta.log import Action, Snapshot
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.lake.tables.positions import PositionTable, Shape, Source, only_table
 from spillway.lake.tables.stored_rows import rows_at, rows_of
-from spillway.storage.place import ObjectPath, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +55,6 @@ _LEGACY_FEATURES: Final = ("appendOnly", "invariants")
 _READER, _WRITER = 3, 7
 #: Commits between two checkpoints, unless the table says so.
 _CHECKPOINT_INTERVAL: Final = 20
-_INTERVAL_PROPERTY: Final = "delta.checkpointInterval"
 #: Positions of vectors in memory, of one table.
 _VECTORS_MAX: Final = 8_000_000
 
@@ -111,16 +107,7 @@ class DeltaPositionTable(PositionTable[Snapshot, Action, Mark]):
             found = self._snapshot
             if found is None:
                 return False
-            interval = int(found.configuration.get(_INTERVAL_PROPERTY, _CHECKPOINT_INTERVAL))
-            commits = found.version - found.checkpoint
-            if commits < (1 if is_due else interval):
-                return False
-            options = storage_options() if isinstance(self._table, ObjectPath) else None
-            table = DeltaTable(str(self._table), storage_options=options)
-            table.create_checkpoint()
-            table.cleanup_metadata()
-            found.checkpoint = table.version()
-            return True
+            return log.checkpoint(self._table, found, _CHECKPOINT_INTERVAL, is_due=is_due)
 
     def _forget(self) -> None:
         self._snapshot = None

@@ -7,12 +7,15 @@ An LSN below 2^63 fits a version, grows with each batch and means the same to ev
 batch id would begin at 0 again with a new Spark checkpoint. The commit's ``userMetadata`` says the
 same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
 
-A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.delta.merge`): no Spark
-job, the same log. MERGE in Spark does what is left: TRUNCATE, unchanged TOAST values, multisets,
-large batches, and tables that have been given features which ask more of a writer. Both rewrite the
-files that they touch. With ``--merge position`` batches mark rows in deletion vectors and append
-instead (:mod:`spillway.lake.tables.delta.positions`), in tables that aren't small, with TRUNCATE
-and unchanged values, too.
+Rows that the driver has are appended by a data file and a commit of ours
+(:mod:`spillway.lake.tables.delta.log`). A batch of plain changes is merged in the same way into a
+small table (:mod:`spillway.lake.tables.delta.small_merge`), by delta-rs into a larger one
+(:mod:`spillway.lake.tables.delta.merge`): no Spark job, the same log. MERGE in Spark does what is
+left: TRUNCATE, unchanged TOAST values, multisets, large batches, and tables that have been given
+features which ask more of a writer. All of them rewrite the files that they touch.
+With ``--merge position`` batches mark rows in deletion vectors and append instead
+(:mod:`spillway.lake.tables.delta.positions`), in tables that aren't small, with TRUNCATE and
+unchanged values, too.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import logging
 import threading
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -52,17 +56,20 @@ from spillway.lake.shape.net_effect import (
 from spillway.lake.shape.type_changes import widest
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
-from spillway.lake.tables.delta import appends
+from spillway.lake.tables.delta import log, small_merge
+from spillway.lake.tables.delta.data_files import plain, write_rows
+from spillway.lake.tables.delta.known_logs import KnownLogs
+from spillway.lake.tables.delta.log import Head, begin, first_commit
 from spillway.lake.tables.delta.merge import (
     check_files,
-    check_table,
+    check_path,
     compact,
-    fields_of,
     files_of,
     merge,
     open_table,
     sync_commit,
 )
+from spillway.lake.tables.delta.open_tables import OpenTables
 from spillway.lake.tables.delta.positions import (
     FEATURE,
     DeltaPositionTable,
@@ -91,6 +98,7 @@ if TYPE_CHECKING:
 
     from spillway.lake.shape.columns import Followed
     from spillway.lake.shape.partition import Partition
+    from spillway.lake.tables.plain_changes import LastChanges
     from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
@@ -102,7 +110,16 @@ _PROPERTIES: Final = (KEY_PROPERTY, _SLOT_PROPERTY)
 _COMMITS_SEARCHED: Final = 20
 #: How often a merge is begun anew because another commit was first, before it is left to Spark.
 _ATTEMPTS: Final = 3
+#: Features that ask nothing of who appends to a table or writes its files anew.
+_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+#: What else doesn't change the names and types that the log has.
+_READ_FEATURES: Final = _FEATURES | {"typeWidening", FEATURE}
+#: Commits between two checkpoints, unless a table says so: Delta's own default is 10, and most
+#: tables have a commit a batch.
+_CHECKPOINT_INTERVAL: Final = 100
 _VIEW: Final = "spillway_net_effect"
+#: Batches are found in history by it.
+_COMMIT_LSN: Final = "_commit_lsn"
 #: userMetadata of a commit that follows an ALTER TABLE
 _RESHAPE: Final = "spillway: columns of the next batch"
 
@@ -137,8 +154,9 @@ class DeltaTables:
         self._made: dict[tuple[str, str], tuple[Partition, ...]] = {}
         #: what was appended last to history's tables, which hold it
         self._appended: dict[tuple[str, str], StructType] = {}
+        self._logs = KnownLogs()
         #: what delta-rs has open
-        self._tables = appends.OpenTables()
+        self._tables = OpenTables()
 
     @property
     def _spark(self) -> SparkSession:
@@ -160,9 +178,12 @@ class DeltaTables:
         if (kind, name) not in self._ours:
             self._check_owner(kind, name)
             self._ours.add((kind, name))
-        known = self._tables.lsn(self._path / kind / name)
-        if known is not None:
-            return known
+        try:
+            return self._logs.newest(self._path / kind / name).transactions.get(
+                self._application, 0
+            )
+        except NotDirect:
+            pass
         version = last_transaction(self._path / kind / name / "_delta_log", self._application)
         if version is None:
             # Not in the log's newest part: the snapshot knows, but asking it is a Spark job.
@@ -181,21 +202,21 @@ class DeltaTables:
     def _properties(self, kind: str, name: str) -> Mapping[str, str | None]:
         """Return the table's properties."""
         try:
-            table = self._tables.table(self._path / kind / name, to_write=False)
-        except (NotDirect, DeltaError, OSError):
+            return self._logs.newest(self._path / kind / name).configuration
+        except (NotDirect, OSError):
             found = self._snapshot(kind, name).metadata().configuration()
             return {key: found.get(key).get() for key in _PROPERTIES if found.contains(key)}
-        return dict(table.metadata().configuration)
 
     def schema(self, kind: str, name: str) -> pa.Schema | None:
         if not self._exists(kind, name):
             return None
         try:
-            table = self._tables.table(self._path / kind / name, to_write=False)
-        except (NotDirect, DeltaError, OSError):
+            head = self._logs.newest(self._path / kind / name)
+            log.check_known(head, _READ_FEATURES)
+        except (NotDirect, OSError):
             pass
         else:
-            fields = [f for f in fields_of(table) if not partitions.made_with([f])]
+            fields = [f for f in head.fields if not partitions.made_with([f])]
             stored = StructType.fromJson({"type": "struct", "fields": fields})
             return to_arrow_schema(stored, timezone="UTC")
         rows = partitions.removed(self._frame(kind, name))
@@ -221,7 +242,8 @@ class DeltaTables:
     def append_plain(self, name: str, rows: pa.Table, batch: Batch, kind: str = HISTORY) -> bool:
         def attempt() -> Callable[[], None]:
             schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-            return self._append_directly(kind, name, schema, {}, rows, batch)
+            indexed = [_COMMIT_LSN] if _COMMIT_LSN in rows.column_names else []
+            return self._append_directly(kind, name, schema, {}, rows, batch, indexed)
 
         return self._directly(kind, name, attempt)
 
@@ -233,56 +255,98 @@ class DeltaTables:
         properties: Mapping[str, str],
         rows: pa.Table,
         batch: Batch,
+        indexed: Sequence[str],
     ) -> Callable[[], None]:
-        """Append *rows*, whose columns *schema* describes, as :mod:`.appends` does; the table is
-        made, with *properties*, if it isn't there.
+        """Append *rows*, whose columns *schema* describes, by a commit of ours, with statistics of
+        *indexed*; the table is made, with *properties*, if it isn't there.
 
-        Returns what makes it durable.
+        Returns what makes durable what isn't.
 
         Raises:
             NotDirect: it isn't for that.
-            CommitFailedError: another commit was first.
+            Lost: another commit was first.
         """
         path = self._path / kind / name
-        is_new = not self._exists(kind, name)
-        if is_new:
-            table = self._create_directly(kind, name, schema, properties)
-        else:
-            table = self._tables.table(path)
-            # delta-rs takes any transaction version, one that is there already too.
-            there = table.transaction_version(self._application)
-            if there is not None and there >= batch.end_lsn:
+        if self._exists(kind, name):
+            head = self._checked_head(path)
+            if head.transactions.get(self._application, 0) >= batch.end_lsn:
                 return lambda: None
-        made = partitions.made_with(fields_of(table))
+        else:
+            head = self._create_directly(kind, name, schema, properties)
+        made = partitions.made_with(head.fields)
         wanted = partitions.with_fields(schema, made)
-        if not appends.has_fields(table, wanted.jsonValue()["fields"]):
+        if log.described(head.fields) != log.described(wanted.jsonValue()["fields"]):
             raise NotDirect("the table's columns change")
-        rows = partitions.added_to_arrow(rows, made)
+        stored = plain(to_arrow_schema(schema, timezone="UTC"))
+        rows = partitions.added_to_arrow(rows.select(stored.names).cast(stored), made)
         lease.check(self._path)
-        appends.append(table, rows, self._commit_of(batch))
-        tip = self._tables.committed(path, table, self._application)
-        return partial(appends.sync_tip, path, tip, is_new=is_new)
+        files = write_rows(path, rows, indexed, partitions.names(made))
+        self._commit(path, head, "WRITE", batch, ({"add": file} for file in files), blind=True)
+        return lambda: self._checkpoint(path, head)
+
+    def _checked_head(self, path: LakePath) -> Head:
+        """Return the newest version of a table that our commits may follow.
+
+        Raises:
+            NotDirect: they may not.
+        """
+        check_path(path)
+        head = self._logs.newest(path)
+        log.check_known(head, _FEATURES)
+        made = partitions.made_with(head.fields)
+        if partitions.names(made) != head.metadata["partitionColumns"]:
+            raise NotDirect("partitions that are not ours")
+        return head
+
+    def _commit(
+        self,
+        path: LakePath,
+        head: Head,
+        operation: str,
+        batch: Batch,
+        actions: Iterable[log.Action],
+        *,
+        blind: bool = False,
+    ) -> None:
+        """Make *batch* a commit, durably.
+
+        Raises:
+            Lost: another one was first.
+        """
+        about = log.commit_info(operation, _user_metadata(batch), is_blind_append=blind)
+        transaction = log.transaction(self._application, batch.end_lsn)
+        self._logs.commit(path, head, [transaction, about, *actions])
+
+    def _checkpoint(self, path: LakePath, head: Head) -> None:
+        try:
+            if log.checkpoint(path, head, _CHECKPOINT_INTERVAL):
+                sync_commit(path, head.version, ())
+        except (DeltaError, OSError) as error:
+            # The batch is committed; a later one tries again.
+            _log.warning("the log of %s stays as it is: %s", path, error)
 
     def _create_directly(
         self, kind: str, name: str, schema: StructType, properties: Mapping[str, str]
-    ) -> DeltaTable:
-        """Make a table by delta-rs, as :meth:`_create` does by Spark.
+    ) -> Head:
+        """Make a table by a commit of ours, as :meth:`_create` does by Spark.
 
         Raises:
-            NotDirect: it needs column mapping.
+            NotDirect: it needs column mapping, or delta-rs could not write its checkpoints.
+            Lost: another one has made it.
         """
         if any(map(needs_column_mapping, schema.names)):
             raise NotDirect("the table needs column mapping")
+        check_path(self._path / kind / name)
         lease.check(self._path)
         wanted, made = self._as_asked(kind, name, schema)
-        table = appends.create(
+        return self._logs.begin(
             self._path / kind / name,
-            wanted.json(),
-            partitions.names(made),
-            {_SLOT_PROPERTY: self._slot_name, **properties},
+            log.table_made(
+                wanted.json(),
+                partitions.names(made),
+                {_SLOT_PROPERTY: self._slot_name, **properties},
+            ),
         )
-        check_table(table)
-        return table
 
     def _as_asked(
         self, kind: str, name: str, schema: StructType
@@ -315,7 +379,7 @@ class DeltaTables:
                 # Another one was first, maintenance perhaps: then its files are the ones to merge
                 # into.
                 reason: object = error
-                self._tables.forget(path)
+                self._forget(path)
             except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
                 reason = error
                 break
@@ -330,9 +394,13 @@ class DeltaTables:
                 # Whatever goes wrong with this is not Spark's to mend.
                 make_durable()
                 return True
-        self._tables.forget(path)
+        self._forget(path)
         _log.debug("%s of %s is written by Spark: %s", kind, name, reason)
         return False
+
+    def _forget(self, path: LakePath) -> None:
+        self._logs.forget(path)
+        self._tables.forget(path)
 
     def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         commit = F.col("_commit_lsn")
@@ -423,7 +491,7 @@ class DeltaTables:
             # Made by a run that ended before its first commit.
             check_same_key(name, self.key(name) or MULTISET, key)
         schema = spark_schema(columns)
-        return self._append_directly(CURRENT, name, schema, properties, rows, batch)
+        return self._append_directly(CURRENT, name, schema, properties, rows, batch, key)
 
     def _merge_directly(
         self,
@@ -434,14 +502,14 @@ class DeltaTables:
         batch: Batch,
         at_hand: pa.Table | None = None,
     ) -> list[tuple[LakePath, int, set[LakePath]]]:
-        """Merge as :mod:`spillway.lake.tables.delta.merge` does.
+        """Merge *batch* into a current table that is as of *start_lsn*.
 
         Returns what is not durable yet, of the history that the batch is read from as well: tables,
         from which version of theirs on, and their files. Changes *at_hand* are durable there.
 
         Raises:
             NotDirect: it isn't for that.
-            CommitFailedError: another commit was first.
+            CommitFailedError, Lost: another commit was first.
         """
         if self._by_position:
             table = self.position_table(name)
@@ -458,29 +526,66 @@ class DeltaTables:
                 finally:
                     # It has a log of its own: what delta-rs has open is older now.
                     self._tables.forget(self._path / CURRENT / name)
-        current = self._tables.table(self._path / CURRENT / name)
-        made = self._checked_shape(
-            fields_of(current), current.metadata().configuration, columns, key
-        )
-        # delta-rs takes any transaction version, one that is there already too.
-        self._check_start(current.transaction_version(self._application), start_lsn)
-        before = files_of(current)
-        check_files(before - self._checked.get(name, set()))
+        head = self._checked_head(self._path / CURRENT / name)
+        made = self._checked_shape(head.fields, head.configuration, columns, key)
+        self._check_start(head.transactions.get(self._application), start_lsn)
         written: list[tuple[LakePath, int, set[LakePath]]] = []
         if at_hand is None:
             written.append(self._last_of_history(name, start_lsn, batch))
             at_hand = read_changes(written[0][2], start_lsn, columns)
         changes = last_changes(changes_from(at_hand, start_lsn), columns, key)
         check_plain(changes)
+        if small_merge.is_small(head):
+            # What current shows is durable in history first.
+            for each in written:
+                sync_commit(*each)
+            self._merge_small(name, head, changes, columns, key, batch)
+            return []
         changes = replace(changes, rows=partitions.added_to_arrow(changes.rows, made))
+        return [*written, self._merge_by_delta_rs(name, changes, columns, key, batch)]
+
+    def _merge_small(
+        self,
+        name: str,
+        head: Head,
+        changes: LastChanges,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+    ) -> None:
+        """Merge as :mod:`spillway.lake.tables.delta.small_merge` does; it is durable then."""
+        path = self._path / CURRENT / name
+        failpoint("lake.before_merge")
+        lease.check(self._path)
+        actions = small_merge.rewritten(path, head, changes, columns, key)
+        self._commit(path, head, "MERGE", batch, actions)
+        self._checkpoint(path, head)
+
+    def _merge_by_delta_rs(
+        self,
+        name: str,
+        changes: LastChanges,
+        columns: pa.Schema,
+        key: tuple[str, ...],
+        batch: Batch,
+    ) -> tuple[LakePath, int, set[LakePath]]:
+        """Merge as :mod:`spillway.lake.tables.delta.merge` does; return what is not durable
+        yet.
+        """
+        path = self._path / CURRENT / name
+        current = self._tables.table(path)
+        before = files_of(current)
+        check_files(before - self._checked.get(name, set()))
         failpoint("lake.before_merge")
         lease.check(self._path)
         version = current.version() + 1
         merge(current, changes, key, self._commit_of(batch))
-        self._tables.committed(self._path / CURRENT / name, current, self._application)
-        self._compact(name, current, columns)
+        if self._compact(name, current, columns):
+            # They may be few now.
+            self._logs.forget(path)
         self._checked[name] = after = files_of(current)
-        return [*written, (self._path / CURRENT / name, version, after - before)]
+        self._tables.keep(path, current, len(after))
+        return path, version, after - before
 
     def _merge_by_position(
         self,
@@ -537,7 +642,7 @@ class DeltaTables:
         """
         made = partitions.made_with(fields)
         wanted = partitions.with_fields(spark_schema(columns), made)
-        if appends.described(fields) != appends.described(wanted.jsonValue()["fields"]):
+        if log.described(fields) != log.described(wanted.jsonValue()["fields"]):
             raise NotDirect("the table's columns change")
         if configuration.get(KEY_PROPERTY) != json.dumps(key):
             raise NotDirect("the table's key changes")
@@ -594,12 +699,13 @@ class DeltaTables:
             _log.warning("the log of %s stays as it is: %s", name, error)
         return True
 
-    def _compact(self, name: str, current: DeltaTable, columns: pa.Schema) -> None:
+    def _compact(self, name: str, current: DeltaTable, columns: pa.Schema) -> bool:
         try:
-            compact(current, columns)
+            return compact(current, columns)
         except (DeltaError, OSError) as error:
             # The batch is committed; a later one finds the small files again.
             _log.warning("small files of %s stay: %s", name, error)
+            return False
 
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
@@ -647,12 +753,12 @@ class DeltaTables:
             self._spark.catalog.dropTempView(_VIEW)
 
     def _create(self, kind: str, name: str, schema: StructType, properties: dict[str, str]) -> None:
+        """Make a table by Spark, which takes a directory with anything in it for a table: what a
+        driver left that was killed before the first commit, or files of a load. So it makes the
+        table in an empty directory, and the one commit goes where it belongs.
+        """
         lease.check(self._path)
-        table = f"delta.{quoted(self._location(kind, name))}"
         schema, made = self._as_asked(kind, name, schema)
-        writer = self._spark.createDataFrame([], schema).writeTo(table).using("delta")
-        if made:
-            writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
         properties = {_SLOT_PROPERTY: self._slot_name, **properties}
         odd = [column for column in schema.names if needs_column_mapping(column)]
         if odd:
@@ -663,9 +769,27 @@ class DeltaTables:
                 "column_names=safe needs none",
                 kind, name, odd[0],
             )  # fmt: skip
-        for key, value in properties.items():
-            writer = writer.tableProperty(key, value)
-        writer.create()
+        with TemporaryDirectory(prefix="spillway-") as directory:
+            empty = Path(directory).resolve()
+            writer = self._spark.createDataFrame([], schema).writeTo(
+                f"delta.{quoted(empty.as_uri())}"
+            )
+            writer = writer.using("delta")
+            if made:
+                writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
+            for key, value in properties.items():
+                writer = writer.tableProperty(key, value)
+            writer.create()
+            first = first_commit(empty)
+        lease.check(self._path)
+        try:
+            begin(self._path / kind / name, first)
+        except Lost as error:
+            raise LakeTableConflict(
+                f"{kind} table {name} was made by another process meanwhile",
+                hint="Run it again, when the other one is done.",
+                relation=name,
+            ) from error
 
     def _set_key(self, name: str, key: tuple[str, ...]) -> None:
         table = f"delta.{quoted(self._location(CURRENT, name))}"

@@ -1,11 +1,18 @@
-"""Changes as JSON values, made by hand: a model costs more than finding a change."""
+"""Found changes as JSON values, made by hand: a model costs more than finding a change."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from spillway.service.model import ChangePage, ColumnValue, FoundChange, LogicalMessage
+
+#: media types of changes beside JSON documents
+JSON_LINES: Final = "application/x-ndjson"
+ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
 def view(change: FoundChange) -> dict[str, Any]:
@@ -26,6 +33,11 @@ def view(change: FoundChange) -> dict[str, Any]:
         "position": str(change.position),
         "message": change.message and message_view(change.message),
     }
+
+
+def json_lines(changes: Iterable[FoundChange]) -> str:
+    """Give a line with a FoundChangeView for each change."""
+    return "".join(f"{json.dumps(view(change))}\n" for change in changes)
 
 
 def message_view(message: LogicalMessage) -> dict[str, Any]:
