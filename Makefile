@@ -41,10 +41,11 @@ test: test-setup ## what every change needs, against real PostgreSQL servers; TE
 	@$(PYTEST) --numprocesses $(WORKERS) -m 'not long' $(TESTS)
 
 SHARE ?=
+WITHIN ?=
 
 .PHONY: test-long
-test-long: test-setup ## depth: seeds, kills, all majors, table formats; SHARE=3/7 is a part of it, SHARE=today the day's
-	@$(PYTEST) --numprocesses $(WORKERS) -m long $(if $(SHARE),--share $(SHARE)) $(TESTS)
+test-long: test-setup ## depth: seeds, kills, all majors, table formats; SHARE=3/7 is a part of it, SHARE=today the day's; WITHIN, in seconds, begins no more after it
+	@$(PYTEST) --numprocesses $(WORKERS) -m long $(if $(SHARE),--share $(SHARE)) $(if $(WITHIN),--within $(WITHIN)) $(TESTS)
 
 .PHONY: serve
 serve: install ## the service on loopback; DATA_DIR, HTTP_PORT, GRPC_PORT and PG_PORT may be set

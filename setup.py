@@ -16,8 +16,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# scripts/asan has others.
-_FLAGS = os.environ.get("SPILLWAY_KERNEL_FLAGS", "-O3").split()
+# scripts/asan has others. Python's own flags ask for what debuggers need, a fifth of the time.
+_FLAGS = os.environ.get("SPILLWAY_KERNEL_FLAGS", "-O3 -g0").split()
 _AT_ONCE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 #: Lines about compiling, at most.
 _LINES = 5
@@ -31,10 +31,15 @@ def _tell(text: str) -> None:
 
 
 class _BuildKernels(build_ext):
-    """Counts the kernels that are compiled, by threads side by side."""
+    """Compiles kernels by threads side by side, and counts them."""
 
     _counting = threading.Lock()
     _done = 0
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # Not by `options` of setup(): an editable build makes its command anew without them.
+        self.parallel = self.parallel or _AT_ONCE
 
     def build_extension(self, ext: Extension) -> None:
         super().build_extension(ext)
@@ -64,5 +69,4 @@ setup(
         quiet=True,
     ),
     cmdclass={"build_ext": _BuildKernels},
-    options={"build_ext": {"parallel": _AT_ONCE}},
 )

@@ -65,6 +65,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         help="of the long tier only this share: 3/7, or today (tests/harness/tiers.py)",
     )
+    parser.addoption(
+        "--within",
+        type=int,
+        default=0,
+        metavar="SECONDS",
+        help="begin no part of the suite later than this, and name what is left; for several "
+        "processes",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -107,6 +115,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     remedies.taken.clear()
     yield
     remedies.check_kept(item.iter_markers(remedies.MARK))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.option.within:
+        from harness.parallel import say_what_was_left_out
+
+        say_what_was_left_out(config, terminalreporter)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -20,6 +20,10 @@ Each process imports every test, and pytest rewrites the assertions in them, whi
 work. They begin in different places and keep what they have rewritten, so that it is done once by
 one of them; the order in which tests run is the same in all.
 
+CI has an hour, and the machines that it meets differ by more than two times. So the long tier may
+be given a time, with ``--within``, after which no part of it is begun any more; what was left out
+is counted and named at the end.
+
 Only :class:`Sharing` knows xdist; without the plugin pytest runs all tests in its one process.
 """
 
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -52,6 +57,8 @@ _LONGEST_FIRST: Final = (
 )
 #: What the process that there is beyond the cores leaves to the others.
 _OF_CORES_ALONE: Final = "tests/integration/lake/"
+#: The tests that were not begun within the time that was given.
+left_out: Final = pytest.StashKey[list[str]]()
 #: what of a failure is said at once
 _CAUSE_CHARS: Final = 400
 _Child = TypeVar("_Child")
@@ -107,6 +114,16 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # published without t
     def __init__(self, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False
         super().__init__(config, log)
+        within_s = config.option.within
+        self._begins_until_s = time.monotonic() + within_s if within_s else None
+
+    def _reschedule(self, node: Any) -> None:
+        if self._begins_until_s is not None and time.monotonic() > self._begins_until_s:
+            left = self.config.stash.setdefault(left_out, [])
+            while self.workqueue:
+                _, part = self.workqueue.popitem(last=False)
+                left += (test for test, done in part.items() if not done)
+        super()._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return part_of(nodeid)
@@ -186,6 +203,16 @@ class Progress:
             terminal.ensure_newline()
             terminal.write_line(line)
             terminal.flush()
+
+
+def say_what_was_left_out(config: pytest.Config, terminal: pytest.TerminalReporter) -> None:
+    """Name the parts of which tests were not begun within the time given."""
+    left = config.stash.get(left_out, [])
+    if left:
+        parts = Counter(map(part_of, left))
+        terminal.section(f"{len(left)} tests not begun within {config.option.within} s")
+        for part, tests in parts.items():
+            terminal.write_line(f"{part}: {tests}")
 
 
 def cause_of(report: pytest.TestReport) -> str:

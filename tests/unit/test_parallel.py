@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,16 +24,25 @@ def test_each_process_begins_elsewhere_and_has_all(children: list[str]) -> None:
 
 
 class Node:
+    shutting_down = False
+
     def __init__(self) -> None:
         self.got: list[int] = []
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
 
     def send_runtest_some(self, indices: list[int]) -> None:
         self.got += indices
 
 
-def sharing(tests: list[str], nodes: list[Node]) -> Any:
+def sharing(tests: list[str], nodes: list[Node], within_s: int = 0) -> Any:
     """A scheduler as it is once all have collected *tests*; nothing is given out yet."""
-    made = Sharing.__new__(Sharing)
+    option = SimpleNamespace(within=within_s)
+    config = SimpleNamespace(
+        option=option, stash=pytest.Stash(), getvalue=lambda _: ["popen"] * len(nodes)
+    )
+    made: Any = Sharing(cast("pytest.Config", config), None)
     made.assigned_work = OrderedDict((node, {}) for node in nodes)
     made.registered_collections = dict.fromkeys(nodes, tests)
     made.workqueue = OrderedDict()
@@ -58,6 +67,33 @@ def test_who_is_beyond_the_cores_leaves_the_lake_to_others(
     shared = sharing(tests[:2], nodes)
     shared._assign_work_unit(nodes[2])
     assert nodes[2].got == [2, 0, 1]
+
+
+def test_what_is_late_is_not_begun_but_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(parallel, "time", SimpleNamespace(monotonic=lambda: now_s))
+    tests = [f"tests/unit/test_{letter}.py::test_{n}" for letter in "abc" for n in (1, 2)]
+    nodes = [Node()]
+    shared = sharing(tests, nodes, within_s=60)
+    now_s = 160.0
+    shared._reschedule(nodes[0])
+    assert nodes[0].got == [0, 1]
+    now_s = 161.0
+    # What is begun is ended: the second test of the first part is still to come.
+    shared.mark_test_complete(nodes[0], 0)
+    assert nodes[0].got == [0, 1]
+    assert nodes[0].shutting_down
+    assert shared.tests_finished
+    assert shared.config.stash[parallel.left_out] == tests[2:]
+
+    lines: list[str] = []
+    terminal = SimpleNamespace(section=lines.append, write_line=lines.append)
+    parallel.say_what_was_left_out(shared.config, cast("Any", terminal))
+    assert lines == [
+        "4 tests not begun within 60 s",
+        "tests/unit/test_b.py: 2",
+        "tests/unit/test_c.py: 2",
+    ]
 
 
 def _report(error: Exception | str) -> pytest.TestReport:
