@@ -1,5 +1,5 @@
 """What the target's catalog says of a table and only a conflict makes needed: all of its columns,
-and its unique indexes with their expressions and conditions.
+its unique indexes with their expressions and conditions, and whether a constraint of them may wait.
 
 Of a partitioned table these are the root's indexes, of which every partition has its own, and those
 that only some partitions have, with the condition under which a row lies there.
@@ -98,6 +98,14 @@ SELECT x.indexrelid, c.relname::text, x.indimmediate,
  ORDER BY x.indrelid <> $1, x.indexrelid
 """
 
+#: An exclusion constraint has no place among the unique indexes, and is no less in the way.
+_HAS_DEFERRABLE: Final = b"""
+SELECT EXISTS(SELECT FROM pg_catalog.pg_index x
+               WHERE (x.indisunique OR x.indisexclusion) AND x.indisready AND NOT x.indimmediate
+                 AND (x.indrelid = $1 OR x.indrelid IN (
+                      SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))))
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -177,11 +185,9 @@ class TableFacts:
 
     columns: tuple[Column, ...]
     indexes: tuple[UniqueIndex, ...]
-
-    @property
-    def has_deferrable(self) -> bool:
-        """That PostgreSQL refuses ON CONFLICT without saying which constraint."""
-        return not all(one.is_immediate for one in self.indexes)
+    #: a key or an exclusion constraint is DEFERRABLE: PostgreSQL refuses ON CONFLICT without saying
+    #: which constraint
+    has_deferrable: bool
 
 
 def ask(connection: Connection, oid: int, major: int) -> TableFacts:
@@ -194,11 +200,14 @@ def ask(connection: Connection, oid: int, major: int) -> TableFacts:
     with connection.pipeline():
         columns = raw(connection, _COLUMNS, [str(oid).encode()])
         indexes = raw(connection, _INDEXES.format(nulls=nulls).encode(), [str(oid).encode()])
+        deferrable = raw(connection, _HAS_DEFERRABLE, [str(oid).encode()])
         found_columns, found_indexes = columns.fetchall(), indexes.fetchall()
+        ((has_deferrable,),) = deferrable.fetchall()
     return TableFacts(
         tuple(Column(*[*row[:-2], tuple(row[-2]), row[-1]]) for row in found_columns),
         tuple(
             UniqueIndex(*[*row[:3], *(tuple(one) for one in row[3:8]), *row[8:-1], tuple(row[-1])])
             for row in found_indexes
         ),
+        bool(has_deferrable),
     )

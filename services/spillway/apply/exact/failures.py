@@ -83,6 +83,39 @@ def row_refused(
     )
 
 
+def end_refused(
+    error: psycopg.Error, head: TransactionHead, subscription: str, *, is_whole: bool
+) -> TargetRowRefused:
+    """A transaction that the target refuses at its end: no row of it was refused by itself.
+
+    Args:
+        error: the target's, of SQLSTATE class 23.
+        head: the transaction.
+        subscription: its name.
+        is_whole: it can be written once more, to find the row.
+    """
+    lsn = Lsn(head.commit_lsn)
+    diagnosis = error.diag
+    said = diagnosis.message_primary or str(error)
+    if diagnosis.message_detail:
+        said += f" ({diagnosis.message_detail})"
+    remedies = (
+        _remedies(subscription, head) if is_whole else f"Or {_passing_over(subscription, head)}"
+    )
+    table = f"{diagnosis.schema_name}.{diagnosis.table_name}" if diagnosis.table_name else ""
+    return TargetRowRefused(
+        f"the target refuses the end of transaction {head.xid}, which commits at {lsn} on the "
+        f"source{f', by a constraint of {table}' if table else ''}: {said} (SQLSTATE "
+        f"{error.sqlstate})",
+        hint=f"Mend what refuses it on the target, and it goes on by itself. {remedies}",
+        table=table,
+        lsn=str(lsn),
+        xid=head.xid,
+        sqlstate=error.sqlstate or "",
+        constraint=diagnosis.constraint_name or "",
+    )
+
+
 def skip_command(subscription: str, head: TransactionHead) -> str:
     """What passes over a transaction, and all that commits before it and is not written yet: that
     is nothing, for the one that failed.
@@ -94,9 +127,12 @@ def skip_command(subscription: str, head: TransactionHead) -> str:
 def _remedies(subscription: str, head: TransactionHead) -> str:
     return (
         "Or set such rows aside in spillway.dead_letter on the target: spillway subscription alter "
-        f"{subscription} --target-option dead_letter=true. Or pass over the whole transaction: "
-        f"{skip_command(subscription, head)}"
+        f"{subscription} --target-option dead_letter=true. Or {_passing_over(subscription, head)}"
     )
+
+
+def _passing_over(subscription: str, head: TransactionHead) -> str:
+    return f"pass over the whole transaction: {skip_command(subscription, head)}"
 
 
 def _key(table: MatchedTable, change: Change) -> str:

@@ -17,6 +17,13 @@ constraint refuses) can be taken back alone. ::
 
     delete ─▶ find and lock ─▶ delete_missing, delete_origin_differs ─▶ resolution ─▶ by ctid
 
+A worker of PostgreSQL looks at no foreign key and at no constraint that is DEFERRABLE, and has the
+target's triggers rest. Where the role may not have that, what the source's statement did to several
+rows at once, or its transaction did before its end, comes row by row: two rows that swap a key, a
+row before the one that it refers to. So what a row alone violates waits for the end of the
+transaction, if it may. What still is violated then is looked for by writing the transaction once
+more, with that constraint checked at once.
+
 Source: apply_handle_insert_internal, apply_handle_update_internal, apply_handle_delete_internal
 (src/backend/replication/logical/worker.c), CheckAndReportConflict
 (src/backend/executor/execReplication.c)
@@ -38,6 +45,7 @@ from spillway.apply.exact.own_tables import write_dead_letter
 from spillway.apply.exact.raw import raw
 from spillway.apply.exact.rows import FoundRow, TableRows, names_of
 from spillway.errors import UnsupportedFeature
+from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,14 +59,16 @@ if TYPE_CHECKING:
 #: Somebody else may write a row of the same key again and again; then it is an error.
 _ATTEMPTS: Final = 5
 _UNIQUE_VIOLATION: Final = "23505"
-_FOREIGN_KEY_VIOLATION: Final = "23503"
-#: Those that may wait for the end of the transaction do. A worker of PostgreSQL has none of them.
-_DEFER: Final = b"""DO $$ BEGIN EXECUTE (
-SELECT coalesce('SET CONSTRAINTS ' || pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I',
-           n.nspname, c.conname), ', ') || ' DEFERRED', 'SELECT')
-  FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace
- WHERE c.contype = 'f' AND c.condeferrable); END $$"""
+#: Foreign keys, keys, exclusion constraints and constraint triggers that are DEFERRABLE. It leaves
+#: out the others, which by a name that they share with one would be an error.
+_DEFER: Final = b"SET CONSTRAINTS ALL DEFERRED"
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
+
+_CONSTRAINT_TRIGGERS: Final = b"""
+SELECT DISTINCT pg_catalog.format('%I.%I', n.nspname, c.conname)
+  FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace
+ WHERE c.contype = 't' AND c.condeferrable ORDER BY 1
+"""
 
 
 class _Stop(Exception):
@@ -77,6 +87,7 @@ class OneByOne:
         met: conflicts that were met and resolved, of this transaction, in their order.
         refused: the conflict that ended it, if one did.
         dead_letters: rows that went to the dead letters, of this transaction.
+        at_once: constraints, as SQL has them, that do not wait in this transaction.
     """
 
     connection: Connection
@@ -85,9 +96,40 @@ class OneByOne:
     has_dead_letters: bool = False
     #: sees rows that are gone; None: nobody looks
     dead_rows: DeadRows | None = None
+    #: the target's constraints and triggers take effect in this session
+    has_constraints: bool = False
     met: list[Conflict] = field(default_factory=list)
     refused: Conflict | None = None
     dead_letters: int = 0
+    at_once: list[str] = field(default_factory=list)
+
+    @property
+    def refusals(self) -> tuple[type[psycopg.Error], ...]:
+        """What a row is refused with, or only for now."""
+        if self.has_constraints:
+            return psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException
+        return psycopg.DataError, psycopg.IntegrityError
+
+    def check_at_once(self) -> None:
+        """Have what is to be checked at once not wait, from the transaction's beginning on.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        for name in self.at_once:
+            raw(self.connection, f"SET CONSTRAINTS {name} IMMEDIATE".encode())
+
+    def may_have_refused(self, error: psycopg.Error) -> list[str]:
+        """Return the constraints that may have refused a transaction's end, as SQL has them: the
+        one that the error names, or each constraint trigger, whose errors are its function's.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        schema, name = error.diag.schema_name, error.diag.constraint_name
+        if schema and name:
+            return [f"{quote_identifier(schema)}.{quote_identifier(name)}"]
+        return [str(one) for (one,) in raw(self.connection, _CONSTRAINT_TRIGGERS).fetchall()]
 
     def write(self, rows: TableRows, change: Change, number: int, head: TransactionHead) -> None:
         """Write one insert, update or delete, or do what the rules say instead.
@@ -99,11 +141,14 @@ class OneByOne:
             psycopg.Error: any other error of the target.
         """
         one = _Writing(self, rows, change, number, head)
-        has_deferred = False
+        waits = False
         raw(self.connection, b"SAVEPOINT spillway_row")
         for attempt in range(1, _ATTEMPTS + 1):
             one.met = []
             try:
+                if waits:
+                    raw(self.connection, _DEFER)
+                    self.check_at_once()
                 one.write()
             except _Stop as stop:
                 self._take_back()
@@ -112,17 +157,17 @@ class OneByOne:
                     raise conflict_error(stop.conflict, self.subscription, head) from None
                 self._dead_letter(one, stop.conflict.sqlstate, stop.conflict.message())
                 self.met.append(stop.conflict)
-            except (psycopg.DataError, psycopg.IntegrityError) as error:
+            except self.refusals as error:
                 self._take_back()
                 state = error.sqlstate or ""
                 again = attempt < _ATTEMPTS
+                if again and self._may_pass_later(error) and not waits:
+                    waits = True
+                    continue
                 if state == _UNIQUE_VIOLATION and again:
                     continue
-                if state == _FOREIGN_KEY_VIOLATION and again and not has_deferred:
-                    # What the source's statement did at once comes row by row.
-                    has_deferred = True
-                    if self._defers_foreign_keys():
-                        continue
+                if isinstance(error, psycopg.errors.RaiseException):
+                    raise
                 if not self.has_dead_letters:
                     raise row_refused(
                         error, rows.statements.table, change, number, head, self.subscription
@@ -133,14 +178,9 @@ class OneByOne:
             break
         raw(self.connection, b"RELEASE SAVEPOINT spillway_row")
 
-    def _defers_foreign_keys(self) -> bool:
-        """Have foreign keys wait that may; False where the server does not let this be said."""
-        try:
-            raw(self.connection, _DEFER)
-        except psycopg.Error:
-            self._take_back()
-            return False
-        return True
+    def _may_pass_later(self, error: psycopg.Error) -> bool:
+        """Say whether it may be a constraint, or a trigger in the way of one, that can wait."""
+        return self.has_constraints and not isinstance(error, psycopg.DataError)
 
     def _take_back(self) -> None:
         raw(self.connection, b"ROLLBACK TO SAVEPOINT spillway_row")

@@ -10,6 +10,10 @@ no other origin had written it. If it was not, the chunk is taken back and writt
                 ▼                             ▼
          ROLLBACK, BEGIN, one by one    ROLLBACK TO, one by one
 
+What a constraint refuses that waited for the end is no row's that is known then. With dead letters
+such a transaction is rolled back and written once more, one by one, and that constraint is checked
+with each row.
+
 So a transaction of one chunk has no savepoint, and never more than a chunk is in memory, however
 large the transaction is: a group that holds a piece of one is written as it comes, and its
 transaction stays open until its end arrives.
@@ -25,12 +29,14 @@ Source: apply_handle_begin, apply_handle_commit, apply_handle_truncate
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import psycopg
 
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact import facts
+from spillway.apply.exact.failures import end_refused
 from spillway.apply.exact.one_by_one import OneByOne
 from spillway.apply.exact.origins import Origins
 from spillway.apply.exact.own_tables import write_conflicts
@@ -99,6 +105,17 @@ class _Statement(NamedTuple):
     rows: int | None
 
 
+class _RefusedAtTheEndError(Exception):
+    """What a constraint refuses that waited for the end of the transaction."""
+
+    def __init__(self, error: psycopg.IntegrityError, head: TransactionHead) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.head = head
+        #: the transaction did not come in pieces: it can be written again
+        self.is_whole = False
+
+
 class ExactWriter:
     """Writes groups into the target, exactly.
 
@@ -151,8 +168,9 @@ class ExactWriter:
         self._chunks = 0
         self._number = 0
         self._one_by_one = OneByOne(
-            self._connection, session.subscription, options.rules, options.dead_letter, dead_rows
-        )
+            self._connection, session.subscription, options.rules, options.dead_letter, dead_rows,
+            has_constraints=not session.may_replicate_role,
+        )  # fmt: skip
         self.dead_letters = 0
 
     def forget_tables(self) -> None:
@@ -174,9 +192,18 @@ class ExactWriter:
         heads = group.heads()
         try:
             for i, head in enumerate(heads):
-                self._transaction(head, group.changes(i), ends=not group.is_piece)
+                if group.is_piece or self._within is not None:
+                    self._transaction(head, group.changes(i), ends=not group.is_piece)
+                else:
+                    self._whole(head, partial(group.changes, i))
             self._tables.learn(self._newest.values())
             self._newest.clear()
+        except _RefusedAtTheEndError as refused:
+            self._give_up()
+            raise end_refused(
+                refused.error, refused.head, self._session.subscription,
+                is_whole=refused.is_whole,
+            ) from refused.error  # fmt: skip
         except psycopg.Error as error:
             self._give_up()
             raise from_postgres(error, "a change can't be applied", self._session.dsn) from error
@@ -213,6 +240,27 @@ class ExactWriter:
 
     # -- transactions -------------------------------------------------------------------------
 
+    def _whole(self, head: TransactionHead, changes: Callable[[], Iterator[Change]]) -> None:
+        """Write a transaction that is all there, more than once if only its end is refused."""
+        at_once = self._one_by_one.at_once
+        try:
+            while True:
+                try:
+                    self._transaction(head, changes(), ends=True)
+                except _RefusedAtTheEndError as refused:
+                    refused.is_whole = True
+                    if not self._options.dead_letter:
+                        raise
+                    self._give_up()
+                    names = self._one_by_one.may_have_refused(refused.error)
+                    if set(names) <= set(at_once):
+                        raise
+                    at_once += names
+                else:
+                    return
+        finally:
+            at_once.clear()
+
     def _transaction(self, head: TransactionHead, changes: Iterator[Change], *, ends: bool) -> None:
         if head.kind in (_COMMIT_PREPARED, _ROLLBACK_PREPARED):
             self._prepared.finish(head)
@@ -230,14 +278,18 @@ class ExactWriter:
         # It may have been prepared before this program ended, or lost its connection.
         self._is_there = head.kind == _PREPARED and self._prepared.is_there(head)
         self._session.begin()
+        self._one_by_one.check_at_once()
 
     def _end(self, head: TransactionHead) -> None:
         session = self._session
         self._write_down()
-        if head.kind == _PREPARED and not self._is_there:
-            self._prepared.prepare(head)
-        else:
-            session.commit(head)
+        try:
+            if head.kind == _PREPARED and not self._is_there:
+                self._prepared.prepare(head)
+            else:
+                session.commit(head)
+        except psycopg.IntegrityError as error:
+            raise _RefusedAtTheEndError(error, head) from error
         self.dead_letters += self._one_by_one.dead_letters
         self._reset()
 
@@ -346,7 +398,7 @@ class ExactWriter:
         return self._should_apply is None or self._should_apply(relation, head.commit_lsn)
 
     def _write_chunk(self, head: TransactionHead, chunk: list[tuple[int, Change]]) -> None:
-        statements = self._statements(head, chunk)
+        statements = None if self._one_by_one.at_once else self._statements(head, chunk)
         is_first = self._chunks == 0
         self._chunks += 1
         if statements is not None:
@@ -406,7 +458,7 @@ class ExactWriter:
                 one.rows is None or self._is_expected(one, cursor)
                 for one, cursor in zip(statements, cursors, strict=True)
             )
-        except (psycopg.DataError, psycopg.IntegrityError):
+        except self._one_by_one.refusals:
             return False
 
     def _is_expected(self, statement: _Statement, cursor: psycopg.RawCursor[Any]) -> bool:
