@@ -126,9 +126,14 @@ def as_servers_user(arguments: list[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _AS_USER, *ids, *arguments]
 
 
-def make_directory(prefix: str) -> Path:
-    """Make a temporary directory that belongs to the servers' user; the caller deletes it."""
-    directory = Path(tempfile.mkdtemp(prefix=prefix))
+def make_directory(prefix: str, parent: Path | None = None) -> Path:
+    """Make a temporary directory that belongs to the servers' user; the caller deletes it.
+
+    Args:
+        prefix: of its name.
+        parent: where; the system's place for temporary files when None.
+    """
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     account = server_account()
     if account is not None:
         os.chown(directory, account.uid, account.gid)
@@ -175,6 +180,7 @@ class PrivatePostgres:
     Args:
         bin_directory: where ``postgres`` and ``initdb`` are.
         directory: made, and deleted by :meth:`destroy`; a temporary one when None.
+        parent: where a temporary one is made; the system's place for them when None.
         settings: postgresql.conf, over the defaults of a server whose WAL can be decoded.
         initdb_options: further arguments of ``initdb``.
     """
@@ -197,11 +203,12 @@ class PrivatePostgres:
         bin_directory: Path,
         directory: Path | None = None,
         *,
+        parent: Path | None = None,
         settings: Mapping[str, Setting] | None = None,
         initdb_options: Sequence[str] = (),
     ) -> None:
         self.bin_directory = reachable_programs(bin_directory)
-        self.directory = directory or make_directory("spillway-pg-")
+        self.directory = directory or make_directory("spillway-pg-", parent)
         self.settings: dict[str, Setting] = {**self.DEFAULT_SETTINGS, **(settings or {})}
         self.initdb_options = tuple(initdb_options)
         self.port = 0
