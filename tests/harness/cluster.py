@@ -28,8 +28,8 @@ _SLOTS_GONE_S: Final = 60.0
 def _in_memory() -> Path | None:
     """Return a file system in memory, where there is room in both.
 
-    To make a server, a database, and to drop them again is to make and delete hundreds of files,
-    which costs a third of the kernel's time there, of most of a test's.
+    To make a server or a database and to drop it again is to make and delete hundreds of files,
+    and the kernel needs a third of the time for it there.
     """
     try:
         room = os.statvfs(_MEMORY)
