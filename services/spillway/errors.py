@@ -84,6 +84,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── TargetUnsupported        target_unsupported
     │   ├── TargetReadOnly           target_read_only
     │   ├── TargetDiskFull           target_disk_full
+    │   ├── TargetOriginsExhausted   target_origins_exhausted
     │   ├── TargetInUse              target_in_use
     │   ├── TargetNotPrepared        target_not_prepared
     │   ├── TargetTableMissing       target_table_missing
@@ -768,6 +769,13 @@ class TargetDiskFull(TargetError):
 
     code = "target_disk_full"
     sqlstate = "53100"
+
+
+class TargetOriginsExhausted(TargetError):
+    """The target keeps the progress of as many replication origins as it has room for."""
+
+    code = "target_origins_exhausted"
+    sqlstate = "53400"
 
 
 class TargetInUse(TargetError):

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from harness.remedies import remedy, statements
+from harness.tiers import deep
 from spillway.apply.target import facts
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.session import TargetPlan, TargetSession
@@ -18,6 +19,7 @@ from spillway.errors import (
     TargetInUse,
     TargetNotPermitted,
     TargetNotPrepared,
+    TargetOriginsExhausted,
     TargetReadOnly,
     TargetUnsupported,
 )
@@ -25,6 +27,7 @@ from spillway.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from conftest import ClusterFactory
     from harness.cluster import Database
 
 
@@ -113,6 +116,38 @@ def test_a_right_was_taken_away(pg18: Database, role: str) -> None:
     for statement in statements(remedy(refused.value, "target_not_permitted")):
         pg18.execute(statement)
     with TargetSession(_plan(pg18, role)) as session:
+        assert session.uses_origin
+
+
+@pytest.mark.follows_hint("target_origins_exhausted")
+@pytest.mark.parametrize(
+    ("major", "setting"),
+    [deep(14, "max_replication_slots"), (18, "max_active_replication_origins")],
+)
+def test_no_room_for_one_more_origin(
+    fresh_cluster: ClusterFactory, major: int, setting: str
+) -> None:
+    cluster = fresh_cluster(major, **{setting: 1})
+    database = cluster.create_database("target")
+    # Of a subscription that is gone: its progress is kept until it is dropped.
+    database.execute("SELECT pg_replication_origin_create('old')")
+    database.execute("SELECT pg_replication_origin_advance('old', '0/100')")
+    plan = _plan(database, "postgres")
+    with pytest.raises(TargetOriginsExhausted, match="spillway_s_") as refused:
+        TargetSession(plan)
+    hint = remedy(refused.value, "target_origins_exhausted")
+    names, drop = (one for one in statements(hint) if one.startswith("SELECT"))
+    assert database.query(names) == [("old",)]
+    database.execute(drop.replace("NAME", "old"))
+    with TargetSession(plan) as session:
+        assert session.uses_origin
+
+    cluster.restart(**{setting: 0})
+    with pytest.raises(TargetOriginsExhausted) as refused:
+        TargetSession(plan)
+    assert f"Raise {setting}" in remedy(refused.value, "target_origins_exhausted")
+    cluster.restart(**{setting: 2})
+    with TargetSession(plan) as session:
         assert session.uses_origin
 
 

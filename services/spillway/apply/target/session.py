@@ -44,7 +44,7 @@ from spillway.apply.target.connection import connect_target
 from spillway.apply.target.facts import ORIGIN_FUNCTIONS, TargetFacts, ask
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import PROGRESS_SQL, prepare_schema
-from spillway.errors import TargetInUse, TargetNotPermitted
+from spillway.errors import TargetInUse, TargetNotPermitted, TargetOriginsExhausted
 from spillway.pg.lsn import Lsn
 from spillway.receiver.connect_errors import quote_identifier
 
@@ -60,6 +60,13 @@ LANES_CLASS: Final = LOCK_CLASS + 1
 #: A backend whose client was killed notices that when it next reads or writes.
 _LOCK_WAIT_S: Final = 15.0
 _LOCK_PAUSE_S: Final = 0.25
+_ORIGINS_OF_OTHERS: Final = (
+    "Or drop those whose subscriptions are gone for good: SELECT external_id FROM "
+    "pg_replication_origin_status; names all that take room, and SELECT "
+    "pg_replication_origin_drop('NAME'); drops one."
+)
+#: Before it, max_replication_slots bounds origins, too.
+_MAJOR_OF_ORIGINS_OWN_BOUND: Final = 18
 #: A commit that is not flushed by then is flushed by us: the target's own WAL may end just short of
 #: it until somebody writes again.
 _FLUSH_AFTER_S: Final = 1.0
@@ -556,6 +563,23 @@ class TargetSession:
                         subscription=self.subscription,
                     ) from error
                 time.sleep(_LOCK_PAUSE_S)
+            except (
+                psycopg.errors.ConfigurationLimitExceeded,
+                psycopg.errors.ObjectNotInPrerequisiteState,  # there is room for none at all
+            ) as error:
+                setting = (
+                    "max_active_replication_origins"
+                    if self.facts.major >= _MAJOR_OF_ORIGINS_OWN_BOUND
+                    else "max_replication_slots"
+                )
+                raise TargetOriginsExhausted(
+                    f"the target has no room for the replication origin {origin}: "
+                    f"{error.diag.message_primary}",
+                    hint=f"Raise {setting} of the target and restart it: each subscription needs "
+                    "one origin, and one more for each connection while tables are copied. "
+                    + _ORIGINS_OF_OTHERS,
+                    setting=setting,
+                ) from error
         self.uses_origin = True
 
     # -- small things -------------------------------------------------------------------------
