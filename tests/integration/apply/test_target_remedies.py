@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -127,7 +127,10 @@ def test_a_right_was_taken_away(pg18: Database, role: str) -> None:
 def test_no_room_for_one_more_origin(
     fresh_cluster: ClusterFactory, major: int, setting: str
 ) -> None:
-    cluster = fresh_cluster(major, **{setting: 1})
+    def room(origins: int) -> dict[str, Any]:
+        return {setting: origins}
+
+    cluster = fresh_cluster(major, **room(1))
     database = cluster.create_database("target")
     # Of a subscription that is gone: its progress is kept until it is dropped.
     database.execute("SELECT pg_replication_origin_create('old')")
@@ -142,11 +145,11 @@ def test_no_room_for_one_more_origin(
     with TargetSession(plan) as session:
         assert session.uses_origin
 
-    cluster.restart(**{setting: 0})
+    cluster.restart(**room(0))
     with pytest.raises(TargetOriginsExhausted) as refused:
         TargetSession(plan)
     assert f"Raise {setting}" in remedy(refused.value, "target_origins_exhausted")
-    cluster.restart(**{setting: 2})
+    cluster.restart(**room(2))
     with TargetSession(plan) as session:
         assert session.uses_origin
 
