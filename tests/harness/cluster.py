@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +32,12 @@ def _in_memory() -> Path | None:
     To make a server or a database and to drop it again is to make and delete hundreds of files,
     and the kernel needs a third of the time for it there.
     """
-    try:
-        room = os.statvfs(_MEMORY)
-        meminfo = Path("/proc/meminfo").read_text()
-    except OSError:
+    meminfo = Path("/proc/meminfo")
+    if not (os.access(_MEMORY, os.W_OK | os.X_OK) and meminfo.exists()):
         return None
-    available = re.search(r"^MemAvailable: +([0-9]+) kB$", meminfo, re.MULTILINE)
-    has_room = room.f_bavail * room.f_frsize >= _ROOM and os.access(_MEMORY, os.W_OK | os.X_OK)
-    return _MEMORY if available and int(available[1]) << 10 >= _ROOM and has_room else None
+    available = re.search(r"^MemAvailable: +([0-9]+) kB$", meminfo.read_text(), re.MULTILINE)
+    has_room = available is not None and int(available[1]) << 10 >= _ROOM
+    return _MEMORY if has_room and shutil.disk_usage(_MEMORY).free >= _ROOM else None
 
 
 class Cluster(PrivatePostgres):
@@ -64,7 +63,7 @@ class Cluster(PrivatePostgres):
         super().__init__(
             bin_directory(major),
             directory,
-            parent=_in_memory(),
+            parent=None if directory else _in_memory(),
             settings={
                 "fsync": False,
                 "autovacuum": False,
