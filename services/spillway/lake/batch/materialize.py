@@ -79,6 +79,7 @@ from spillway.lake.tables.contract import (
     check_soft_deletes,
 )
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -98,10 +99,12 @@ _log = logging.getLogger(__name__)
 _ROWS_PER_BATCH = 100_000
 #: Below this many changes a batch of a table is written as one file.
 _CHANGES_PER_FILE = 250_000
-#: Tables whose commits are made side by side: by Spark, which has its own threads, and without it,
-#: where they wait for disks and stores.
+#: Tables whose commits are made side by side: by Spark, which has its own threads; and without it,
+#: by files and by objects. Objects are waited for; a file's commit is Python's work mostly, and
+#: more threads would take it from each other.
 _TABLES_AT_ONCE = 3
-_NEAR_AT_ONCE = 8
+_FILES_AT_ONCE = 3
+_OBJECTS_AT_ONCE = 8
 #: How often a batch's commits are made together, when others come first or the catalog doesn't say.
 _TOGETHER_ATTEMPTS = 3
 
@@ -343,10 +346,11 @@ class Materializer:
         """Commit a batch to its tables; note what is new of each in *changes*, and what is the
         matter with those that can't be written in *poisoned*.
         """
+        near_at_once = _OBJECTS_AT_ONCE if isinstance(self._path, ObjectPath) else _FILES_AT_ONCE
         # Planning and committing is work of one thread: tables overlap theirs.
         with (
             ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads,
-            ThreadPoolExecutor(_NEAR_AT_ONCE, "spillway-lake-near") as near_threads,
+            ThreadPoolExecutor(near_at_once, "spillway-lake-near") as near_threads,
         ):
             commits = []
             for part in plan.parts:

@@ -43,7 +43,7 @@ from spillway.plugins.partition_roots import attached_of
 from spillway.plugins.refused_values import refused_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, Row
 
@@ -458,18 +458,17 @@ class Planner:
         for part in parts:
             for shape in part.shapes:
                 found.setdefault(shape.oid, []).append((shape.first, part.relation.name))
-        loaded: list[tuple[int, Place, str]] = []
+        loaded: dict[int, list[tuple[Place, str]]] | None = None
 
         def before(shape: table_shape.Shape) -> str | None:
+            nonlocal loaded
             places = [*found.get(shape.oid, ()), *self._known.names(shape.oid)]
             earlier = [each for each in places if each[0] < shape.first]
             if not earlier:
                 # No change of it was ever seen: it may have been loaded under another name.
-                if not loaded:
-                    loaded.extend(_loaded_shapes(self._path))
-                earlier = [
-                    (at, name) for oid, at, name in loaded if oid == shape.oid and at < shape.first
-                ]
+                if loaded is None:
+                    loaded = _loaded_names(self._path)
+                earlier = [each for each in loaded.get(shape.oid, ()) if each[0] < shape.first]
             return max(earlier)[1] if earlier else None
 
         return before
@@ -506,10 +505,13 @@ def _cut(part: TableBatch, batch: Batch) -> TableBatch:
     return replace(part, relation=relation, schemas=schemas, shapes=shapes, batch=batch)
 
 
-def _loaded_shapes(path: LakePath) -> Iterator[tuple[int, Place, str]]:
-    """Yield of each table that was loaded its oid, since when it is known, and its name then."""
+def _loaded_names(path: LakePath) -> dict[int, list[tuple[Place, str]]]:
+    """Return, by its oid, the name of each table that was loaded, and since when it is known."""
+    found: dict[int, list[tuple[Place, str]]] = {}
     for directory in loaded_tables(path):
         state = load_state(path, directory)
         if state is not None and state.shape:
             at = (state.lsn_value, 0)
-            yield shape_from_text(state.shape, at).oid, at, state.table
+            oid = shape_from_text(state.shape, at).oid
+            found.setdefault(oid, []).append((at, state.table))
+    return found

@@ -200,6 +200,8 @@ class KnownShapes:
     def __init__(self, tables: EventsTable) -> None:
         self._tables = tables
         self._shapes: dict[str, list[tuple[Place, Shape]]] | None = None
+        #: the names that a table had, by its oid, and since which place
+        self._names: dict[int, list[tuple[Place, str]]] = {}
 
     def before(self, table: str, place: Place) -> Shape | None:
         """Return the shape that changes of *table* before *place* have last; None: none is
@@ -210,16 +212,22 @@ class KnownShapes:
 
     def names(self, oid: int) -> Iterator[tuple[Place, str]]:
         """Yield the names that a table had, and since which place."""
-        for name, shapes in self._loaded().items():
-            yield from ((at, name) for at, shape in shapes if shape.oid == oid)
+        self._loaded()
+        yield from self._names.get(oid, ())
 
     def add(self, changes: Iterable[SchemaChange]) -> None:
         for change in changes:
-            self._loaded().setdefault(change.table, []).append((change.place, change.shape))
+            self._add(self._loaded(), change.table, change.place, change.shape)
+
+    def _add(
+        self, shapes: dict[str, list[tuple[Place, Shape]]], name: str, place: Place, shape: Shape
+    ) -> None:
+        shapes.setdefault(name, []).append((place, shape))
+        self._names.setdefault(shape.oid, []).append((place, name))
 
     def _loaded(self) -> dict[str, list[tuple[Place, Shape]]]:
         if self._shapes is None:
-            self._shapes = {}
+            shapes: dict[str, list[tuple[Place, Shape]]] = {}
             if self._tables.durable_lsn(DDL, EVENTS):
                 rows = self._tables.history(EVENTS, 0, _EVER, kind=DDL)
                 for row in (
@@ -227,7 +235,8 @@ class KnownShapes:
                 ):
                     place = (row["_commit_lsn"], row["_seq"])
                     shape = shape_from_text(row["shape"], place)
-                    self._shapes.setdefault(row["table"], []).append((place, shape))
+                    self._add(shapes, row["table"], place, shape)
+            self._shapes = shapes
         return self._shapes
 
 

@@ -30,6 +30,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -208,6 +209,7 @@ def fingerprint(schema: pa.Schema) -> str:
     return hashlib.blake2b(schema.serialize(), digest_size=12).hexdigest()
 
 
+@lru_cache(maxsize=1024)
 def lake_type(type_: pa.DataType) -> pa.DataType | None:
     """Return the lake's type for an Arrow type, or None for one that is left out."""
     types = pa.types

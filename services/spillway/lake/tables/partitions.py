@@ -117,6 +117,9 @@ def fields(schema: StructType, partitions: Iterable[Partition]) -> list[StructFi
     Raises:
         LakeSchemaConflict: one can't be made of them.
     """
+    partitions = tuple(partitions)
+    if not partitions:
+        return []
     columns = to_arrow_schema(schema, timezone="UTC")
     found = []
     for partition in partitions:

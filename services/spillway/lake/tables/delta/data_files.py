@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from spillway.lake.tables.dictionaries import with_dictionary
 from spillway.lake.tables.partitions import by_partition
 from spillway.lake.tables.plain_changes import NotDirect
-from spillway.storage.durable_files import sync_directory, sync_file
+from spillway.storage.durable_files import sync_directory, sync_open_file
 from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
@@ -217,14 +217,15 @@ class DataFile:
         """Make it durable; return what a commit says of it."""
         self._write_held()
         self._opened(self._schema.empty_table()).close()
-        self._sink.close()
         path = self._path
         if isinstance(path, ObjectPath):
+            self._sink.close()
             size = path.size()
         else:
-            sync_file(path)
+            sync_open_file(self._sink)
+            size = self._sink.tell()
+            self._sink.close()
             sync_directory(path.parent)
-            size = path.stat().st_size
         return {
             "path": self.name,
             "partitionValues": dict(self._partition),

@@ -31,6 +31,7 @@ import time
 import uuid
 import zlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,8 +96,7 @@ class Snapshot:
     @property
     def fields(self) -> list[dict[str, Any]]:
         """The schema's fields."""
-        found: list[dict[str, Any]] = json.loads(self.metadata["schemaString"])["fields"]
-        return found
+        return _fields_of(self.metadata["schemaString"])
 
     @property
     def features(self) -> frozenset[str]:
@@ -351,6 +351,13 @@ def described(fields: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]
 def commit_path(table: LakePath, version: int) -> LakePath:
     """Return where a version's commit is."""
     return _path(table / "_delta_log", version)
+
+
+@lru_cache(maxsize=64)
+def _fields_of(schema: str) -> list[dict[str, Any]]:
+    """Return a schema's fields, nobody's to change: a batch asks some times, a table at a time."""
+    found: list[dict[str, Any]] = json.loads(schema)["fields"]
+    return found
 
 
 def _path(log: LakePath, version: int) -> LakePath:
