@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from harness.backup import back_up
+from harness.backup import back_up, give_to_server
 from harness.cluster import Cluster
 from harness.postgresql_subscription import wait_until
-from spillway.demo.private_postgres import server_account
 
 if TYPE_CHECKING:
     from harness.cluster import Database
@@ -34,10 +32,7 @@ class Standby(Cluster):
         for name in ("pg_wal", "pg_replslot"):
             (self.data_directory / name).mkdir(exist_ok=True)
         (self.data_directory / "standby.signal").touch()
-        self.data_directory.chmod(0o700)
-        if (account := server_account()) is not None:
-            for path in (self.data_directory, *self.data_directory.rglob("*")):
-                os.chown(path, account.uid, account.gid)
+        give_to_server(self)
 
     def wait_streams(self) -> None:
         """Wait until it has all that its primary has written by now."""

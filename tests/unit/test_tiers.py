@@ -19,6 +19,16 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "servers that are restored, half a minute each; the first tier has a target with an older "
+    "position in apply/test_subscription_postgres, and copies that begin anew in test_table_sync": {
+        "integration/apply/test_another_server.py::test_it_was_restored_from_a_base_backup",
+        "integration/apply/test_another_server.py::test_a_standby_took_over_that_lacked_commits",
+        "integration/apply/test_another_server.py::test_it_lost_its_origins",
+        "integration/apply/test_another_server.py::test_it_was_restored_from_a_dump",
+        "integration/apply/test_another_server.py::test_what_lies_between_is_gone",
+        "integration/apply/test_another_server.py::test_it_was_restored_to_the_midst_of_a_copy",
+        "integration/apply/test_another_server.py::test_the_source_is_another",
+    },
     "runs of Spark; the first tier has unit/lake/test_resync_wishes, and the rest of "
     "lake/test_resync": {
         "integration/lake/test_resync.py::test_a_wish_is_taken_back",

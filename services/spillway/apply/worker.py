@@ -19,7 +19,8 @@ lack what is before it, when they have that.
 **When nothing comes.** A keepalive says how far the slot may be confirmed though nothing came for
 it. That position is written to the target, too, at most every :data:`_IDLE_RECORD_S`, and confirmed
 after that: so the target is never behind the slot, and a target that is (restored from a backup, or
-failed over to a standby that lacked commits) is told from one that only had nothing to do.
+failed over to a standby that lacked commits) is told from one that only had nothing to do: see
+:mod:`spillway.apply.position`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
+from spillway.apply.position import agree
 from spillway.apply.schema.changes import HeirsBehind
 from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.stream import ArrivingChanges
@@ -41,12 +43,10 @@ from spillway.apply.writers import Writers
 from spillway.errors import (
     SlotActive,
     SpillwayError,
-    TargetBehindSlot,
     TargetSchemaChange,
     TargetSerialization,
 )
 from spillway.pg.lsn import Lsn
-from spillway.stream.client import get_slot
 
 if TYPE_CHECKING:
     from spillway.apply.status import ApplyStatusFile
@@ -200,29 +200,8 @@ class _Run:
             self._stopping.wait(_HAND_OVER_LOOK_S)
 
     def _check_position(self) -> None:
-        """Refuse a target that lacks what the slot does not have any more."""
-        settings, session = self._settings, self._session
-        slot = get_slot(settings.grpc, settings.slot, token=settings.token, tls=settings.tls)
-        confirmed = Lsn(slot.confirmed_flush_lsn)
-        # A target without a position is a new one, whose tables are copied, or to which only what
-        # comes from now on is to be written. It is none if the subscription was at work before.
-        lacks = bool(session.position) or (settings.has_begun and not settings.copy_data)
-        if lacks and confirmed > max(session.position, settings.skip_to):
-            has = (
-                f"the target has everything before {session.position}"
-                if session.position
-                else "the target knows nothing of the subscription, which was at work before"
-            )
-            raise TargetBehindSlot(
-                f"{has}, and the slot {settings.slot} was confirmed up to {confirmed}: what lies "
-                "between is gone",
-                hint="Was the target restored from a backup, made anew, or failed over to a "
-                "standby that lacked commits? Drop the subscription and create it again, to copy "
-                "its tables anew; or give up what is missing: spillway subscription skip "
-                f"{settings.subscription} {confirmed}",
-                subscription=settings.subscription,
-                lsn=str(session.position),
-            )
+        session = self._session
+        confirmed = agree(self._settings, session, self._sync, self._stopping)
         if confirmed > session.position:
             self._record_idle(confirmed)
 

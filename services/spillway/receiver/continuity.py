@@ -73,13 +73,17 @@ _SILENCE_MAX_S: Final = 60.0
 #: SQLSTATE of a server that has removed the WAL which it is asked for
 UNDEFINED_FILE: Final = "58P01"
 
+#: The way on where what was decoded is not of this server.
+BEGIN_ANEW: Final = (
+    "Begin the source anew: drop its subscriptions and slots, drop it, create it again, empty what "
+    "its consumers have (a subscription's tables on its target), and load them anew."
+)
 _NOT_THE_ORIGINAL: Final = (
     "If the server is a copy of the source, or was set back to an older state: nothing of its WAL "
     "was taken. Point the source at the original again (spillway source alter NAME DSN, or PATCH "
     "/v1/sources/NAME; with the same DSN if its address leads there again), and receiving goes on "
-    "where it stopped, with nothing lost. If this server is to take the original's place, drop the "
-    "source, create it again, and load its consumers anew: what was decoded of the original need "
-    "not exist here."
+    "where it stopped, with nothing lost. If this server is to take the original's place: what was "
+    f"decoded of the original need not exist here. {BEGIN_ANEW}"
 )
 
 
@@ -100,8 +104,8 @@ def check_history(connection: ReplicationConnection, store: WalReader, end: int)
     if identity.system_id != store.system_id:
         raise SystemIdMismatch(
             f"the server is cluster {identity.system_id}, the source is cluster {store.system_id}",
-            hint="Point the source at the cluster it was created for, or drop it and create it "
-            "again.",
+            hint="Point the source at the cluster it was created for. Or was it upgraded by "
+            f"pg_upgrade, or made anew of a dump? {BEGIN_ANEW}",
             expected_system_id=store.system_id,
             system_id=identity.system_id,
         )
@@ -129,8 +133,7 @@ def check_history(connection: ReplicationConnection, store: WalReader, end: int)
         raise TimelineDiverged(
             f"timeline {store.timeline} is not in the history of the server's timeline "
             f"{identity.timeline}",
-            hint="The server was promoted or restored from another branch: drop the source and "
-            "create it again.",
+            hint=f"The server was promoted or restored from another branch. {BEGIN_ANEW}",
             timeline=identity.timeline,
         )
     if end > fork:
@@ -138,7 +141,7 @@ def check_history(connection: ReplicationConnection, store: WalReader, end: int)
             f"WAL up to {Lsn(end)} of timeline {store.timeline} was received, but the server's "
             f"history has it only up to {fork}",
             hint="What lies between was lost in a failover or a restore of the source; what was "
-            f"decoded beyond {fork} never existed there. Drop the source and create it again.",
+            f"decoded beyond {fork} never existed there. {BEGIN_ANEW}",
             lsn=str(fork),
             received_lsn=str(Lsn(end)),
             timeline=identity.timeline,

@@ -167,6 +167,25 @@ def advance_slot(
     return Lsn(_call(target, token, tls, "AdvanceSlot", request).end_lsn)
 
 
+def rewind_slot(
+    target: str,
+    slot_name: str,
+    lsn: int,
+    *,
+    token: str | None = None,
+    tls: ClientTls | None = None,
+) -> None:
+    """Set a slot that nobody reads to a position that is retained, forward or backward.
+
+    Raises:
+        SpillwayError: UnknownSlot, SlotActive, LsnNotRetained, …, or NotReady when the service
+            can't be reached.
+    """
+    _call(
+        target, token, tls, "RewindSlot", slots_pb2.RewindSlotRequest(slot_name=slot_name, lsn=lsn)
+    )
+
+
 def take_paired_snapshot(
     target: str, slot_name: str, *, token: str | None = None, tls: ClientTls | None = None
 ) -> slots_pb2.Snapshot:

@@ -255,6 +255,7 @@ def test_a_target_that_lost_commits_is_not_gone_on_with(
     service.call(
         "POST", "/subscriptions", json={**body, "target": {"kind": "postgres", "dsn": target.dsn}}
     )
+    begun = service.slot("behind")["confirmed_flush_lsn"]
     source.execute("INSERT INTO t VALUES (1)")
 
     def error() -> Any:
@@ -268,7 +269,7 @@ def test_a_target_that_lost_commits_is_not_gone_on_with(
 
     wait_until("the row is there", lambda: ids() == [(1,)], lambda: str(error()))
     service.call("POST", "/subscriptions/behind/disable")
-    # As of a backup from before: its position, and none of what came after.
+    # As of a backup from before the service was there.
     target.execute("UPDATE spillway.progress SET remote_lsn = '0/10'")
     service.call("POST", "/subscriptions/behind/enable")
     wait_until("it fails", lambda: error() is not None)
@@ -279,6 +280,16 @@ def test_a_target_that_lost_commits_is_not_gone_on_with(
     service.call("POST", "/subscriptions/behind/skip", json={"lsn": told[3]})
     source.execute("INSERT INTO t VALUES (2)")
     wait_until("it goes on", lambda: ids() == [(1,), (2,)], lambda: str(error()))
+
+    # As of a backup from before, and none of what came after. The slot has that yet, also what was
+    # skipped.
+    wait_until("that is confirmed", lambda: confirmed() > Lsn.parse(told[3]))
+    service.call("POST", "/subscriptions/behind/disable")
+    target.execute("DELETE FROM t; UPDATE spillway.tables SET state = 'r'")
+    target.execute("UPDATE spillway.progress SET remote_lsn = %s", [begun])
+    service.call("POST", "/subscriptions/behind/enable")
+    wait_until("it is there again", lambda: ids() == [(1,), (2,)], lambda: str(error()))
+    assert error() is None
 
 
 @pytest.mark.long

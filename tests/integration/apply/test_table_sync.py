@@ -19,11 +19,12 @@ from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from harness.cluster import Cluster, Database
     from harness.service import Service
+    from spillway.apply.sync.states import TableName, TableState
     from spillway.apply.sync.table_sync import Connection, TableSync
 
 _SMALL_RANGE = 64 << 10
@@ -342,6 +343,61 @@ def test_killed_in_the_midst_it_copies_only_what_is_not_durable(room: Room, fail
     upto = lsn_now(source)
     room.service.wait_for(ends.slot, str(Lsn(upto)))
     ends.apply_the_rest(sync, told, upto)
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+@pytest.mark.parametrize("failpoint", [deep("after_range=kill@4"), "after_finish=kill"])
+def test_what_the_slot_does_not_reach_back_to_is_copied_anew(room: Room, failpoint: str) -> None:
+    """As on a target that was restored to the midst of a copy."""
+    ends, source, target = _filled(room)
+    settings = {"range_bytes": _SMALL_RANGE, "connections": 1, "defer_indexes": True}
+    ends.killed_at(f"table_sync.{failpoint}", **settings)
+    source.execute("DELETE FROM t0 WHERE id % 2 = 0")
+    sync = ends.sync(Told(), **settings)
+    (begun,) = sync.states.all().values()
+    assert sync.tables_with_rows() == ("public.t0",)
+    sync.copy_anew(begun.lsn)
+    assert sync.states.all()["public", "t0"] == begun
+    sync.copy_anew(begun.lsn + 1)
+    assert sync.states.all()["public", "t0"].state == "i"
+    assert sync.tables_with_rows() == ()
+    sync.first_copy(ends.position())
+    (table,) = sync.states.all().values()
+    assert table.lsn > begun.lsn
+    assert _rows(target) == _rows(source)
+    sync.stop()
+
+
+@pytest.mark.follows_hint("target_behind_slot")
+def test_beside_rows_that_were_there_it_is_not_copied_anew(room: Room) -> None:
+    ends, source, target = _filled(room)
+    target.execute("INSERT INTO t0 VALUES (-1, 0, 'mine')")
+    ends.killed_at("table_sync.after_finish=kill")
+    target.execute("UPDATE spillway.tables SET lsn = '0/10'")
+    told = Told()
+    sync = ends.sync(told)
+    sync.copy_anew(ends.position())
+    assert sync.states.all()["public", "t0"].state == "f"
+    source.execute("DELETE FROM t0 WHERE id % 2 = 0")
+    sync.start()
+
+    def look() -> Mapping[TableName, TableState]:
+        sync.at_boundary(ends.decoded())
+        return sync.states.all()
+
+    wait_until("it fails", lambda: bool(look()["public", "t0"].error))
+    assert "what came since is gone" in look()["public", "t0"].error
+    hint = remedies.remedy(sync.errors["public", "t0"], "target_behind_slot")
+    assert "Empty the table there, take it out of the publications" in hint
+    assert len(_rows(target)) == 3001
+    target.execute("TRUNCATE t0")
+    source.execute("DROP PUBLICATION p; CREATE PUBLICATION p")
+    sync.refresh()
+    wait_until("it is left out", lambda: not look())
+    source.execute("ALTER PUBLICATION p ADD TABLE t0")
+    sync.refresh()
+    wait_until("it is copied", lambda: _states(sync) == {"t0": "f"}, lambda: str(told.sentences))
     assert _rows(target) == _rows(source)
     sync.stop()
 

@@ -96,13 +96,15 @@ def copy_range(
     try:
         read = _relay(relay, source, target, plan, told, is_over)
     except BaseException as error:
-        _end(writing, type(error).__name__.encode())
-        writing.nonblocking = 1
+        _end(writing, type(error).__name__.encode(), lambda: False)
         _give_up(reading)
         raise
     # Without the source's end the target has failed, and says how.
-    written = _end(writing, None if read is not None else b"the copy was given up")
-    writing.nonblocking = 1
+    written = _end(writing, None if read is not None else b"the copy was given up", is_over)
+    if written is None:
+        # Its session is in the middle of the COPY, whatever it waits for.
+        writing.finish()
+        raise _stopped(plan)
     if isinstance(written, psycopg.Error):
         _give_up(reading)
         raise written
@@ -129,10 +131,7 @@ def _relay(
         told(relay.size - before)
         before = relay.size
         if is_over():
-            raise NotReady(
-                f"{_what(plan)} was stopped",
-                hint="It goes on when the subscription runs again.",
-            )
+            raise _stopped(plan)
         if _has_failed(target.pgconn):
             return None
     if ended == SOURCE_FAILED:
@@ -151,6 +150,12 @@ def _relay(
 
 def _what(plan: CopyPlan) -> str:
     return f"copying {'.'.join(plan.published.key)}"
+
+
+def _stopped(plan: CopyPlan) -> NotReady:
+    return NotReady(
+        f"{_what(plan)} was stopped", hint="It goes on when the subscription runs again."
+    )
 
 
 def _address(connection: pq.abc.PGconn) -> int:
@@ -183,10 +188,22 @@ def _ended(connection: pq.abc.PGconn) -> int | psycopg.Error:
     return found
 
 
-def _end(target: pq.abc.PGconn, error: bytes | None) -> int | psycopg.Error:
-    """End the target's COPY, with an error if one is given."""
+def _end(
+    target: pq.abc.PGconn, error: bytes | None, is_over: Callable[[], bool]
+) -> int | psycopg.Error | None:
+    """End the target's COPY, with an error if one is given; return None if it was over before the
+    target answered.
+    """
+    target.nonblocking = 1
     try:
         target.put_copy_end(error)
+        # It may answer late: a row of another session, or a trigger, may be in the way. libpq
+        # would wait for that with the interpreter's lock, and the whole program with it.
+        while (unsent := target.flush()) or target.is_busy():
+            select.select([target.socket], [target.socket] if unsent else [], [], _WAIT_MS / 1e3)
+            target.consume_input()
+            if is_over():
+                return None
     except psycopg.Error as broken:
         return broken
     return _ended(target)

@@ -97,6 +97,19 @@ class FirstCopy:
             and self._retries.may_try(table.key)
         ]
 
+    def give_up(self, before: int) -> None:
+        """Make tables init again that were copied as of before *before* and have yet to catch up.
+        One that had rows before its copy is left alone: those are not ours to take away.
+
+        Raises:
+            SpillwayError: the target can't be reached.
+        """
+        with self._sides.target_session() as target:
+            for table in self._states.all().values():
+                is_whole = table.state == SyncState.FINISHED_COPY and table.is_ours
+                if (is_whole or table.state == SyncState.DATA_SYNC) and table.lsn < before:
+                    self._undo(target, table, "")
+
     def progress(self) -> Mapping[TableName, TableState]:
         """Return how far each table is, with the bytes that are under way."""
         found = dict(self._states.all())
@@ -234,11 +247,7 @@ class FirstCopy:
             left = [i for i in range(len(table.ranges)) if i not in table.ranges_done]
             return TableCopy(made, left, is_one=not table.is_ours)
         with target.transaction():
-            has_rows = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(
-                sql.Identifier(matched.schema, matched.name)
-            )
-            row = target.execute(encoded(has_rows, target)).fetchone()
-            is_ours = row is not None and not row[0]
+            is_ours = not has_rows(target, matched.schema, matched.name)
             dropped: tuple[str, ...] = table.dropped_indexes
             if is_ours and matched.kind == "r" and self._defers(published):
                 dropped += tuple(indexes.drop(target, matched.oid))
@@ -294,7 +303,8 @@ class FirstCopy:
         indexes that it had: DDL may come before its next copy, which they have a part in.
         """
         with target.transaction():
-            if table.is_ours and table.ranges_done:
+            # Of one that is whole no ranges are kept.
+            if table.is_ours and (table.ranges_done or table.state == SyncState.FINISHED_COPY):
                 self._empty(target, table)
             self._make_again(target, table.dropped_indexes)
             table = replace(
@@ -375,3 +385,15 @@ class FirstCopy:
             target.execute(encoded(sql.SQL("DELETE FROM {}").format(name), target))
         except psycopg.errors.UndefinedTable:
             pass
+
+
+def has_rows(target: Connection, schema: str, table: str) -> bool:
+    """Say whether a table of the target has rows; one that isn't there has none."""
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(schema, table))
+    try:
+        # In a savepoint, where a transaction is open.
+        with target.transaction():
+            row = target.execute(encoded(query, target)).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return False
+    return row is not None and bool(row[0])

@@ -19,7 +19,7 @@ import psycopg
 
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.failures import from_postgres
-from spillway.errors import SpillwayError, TargetSchemaChange
+from spillway.errors import LsnNotRetained, SpillwayError, TargetBehindSlot, TargetSchemaChange
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 
@@ -188,6 +188,10 @@ class HandOver:
                 return set().union(*alone)
             self._stop_before(error, tables, lsn)
             return set()
+        except LsnNotRetained as error:
+            if not self._stopping.is_set():
+                self._failed(_out_of_reach(error, lsn), tables)
+            return set()
         except SpillwayError as error:
             if not self._stopping.is_set():
                 self._failed(error, tables)
@@ -220,3 +224,16 @@ class HandOver:
         if self._boundary is None or self._boundary.closed:
             self._boundary = self._sides.connect_target()
         return self._boundary
+
+
+def _out_of_reach(error: LsnNotRetained, lsn: int) -> TargetBehindSlot:
+    """Make the error of a table that had rows before its copy, on a target that is another than it
+    was: of any other the copy has begun anew.
+    """
+    return TargetBehindSlot(
+        f"the table was copied as of {Lsn(lsn)}, and what came since is gone: {error.message}",
+        hint="Was the target restored from a backup? Empty the table there, take it out of the "
+        "publications or of the subscription's tables, and refresh the subscription (spillway "
+        "subscription refresh); then put it back and refresh again, and it is copied anew.",
+        lsn=str(Lsn(lsn)),
+    )

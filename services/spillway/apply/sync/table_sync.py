@@ -26,7 +26,7 @@ import psycopg
 
 from spillway.apply.sync import indexes, sequences
 from spillway.apply.sync.creation import MissingTables
-from spillway.apply.sync.first_copy import FirstCopy
+from spillway.apply.sync.first_copy import FirstCopy, has_rows
 from spillway.apply.sync.hand_over import HandOver
 from spillway.apply.sync.held_snapshot import HeldSnapshot
 from spillway.apply.sync.published import list_tables
@@ -37,7 +37,7 @@ from spillway.apply.target.failures import from_postgres
 from spillway.errors import SourceError, SpillwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from spillway.apply.schema.following import Following
@@ -196,6 +196,29 @@ class TableSync:
             self.refresh()
             return False
         return True
+
+    def copy_anew(self, before: int) -> None:
+        """Have tables copied anew that were copied as of before *before*, and lack what came since:
+        the slot does not reach back to it.
+
+        Raises:
+            SpillwayError: the target can't be reached.
+        """
+        self._copy.give_up(before)
+
+    def tables_with_rows(self) -> Sequence[str]:
+        """Return the tables on the target that are the subscription's and are not empty.
+
+        Raises:
+            SpillwayError: a side can't be reached, or a publication is missing.
+        """
+        settings = self._settings
+        with self._sides.source_session() as source:
+            found = list_tables(source, settings.publications, settings.selected)
+        renamed = settings.rename
+        names = sorted({renamed(*key) for key in found})
+        with self._sides.target_session() as target:
+            return tuple(".".join(name) for name in names if has_rows(target, *name))
 
     def start(self) -> None:
         """Begin to copy beside the stream what is missing, now and later."""

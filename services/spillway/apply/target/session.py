@@ -524,8 +524,9 @@ class TargetSession:
             )
         self.position = self.recorded = self._flushed = Lsn.parse(remote_lsn)
         self.find_committed_ahead()
-        if origin is None and self.facts.may_use_origins:
-            origin = plan.origin
+        if self.facts.may_use_origins:
+            # Also where the row has it: neither a dump nor, before 17, pg_upgrade brings it along.
+            origin = origin or plan.origin
             with self.connection.transaction():
                 # Origins are the cluster's: one of a database that was dropped is there still.
                 self.connection.execute(
@@ -534,8 +535,9 @@ class TargetSession:
                     [origin, origin],
                 )
                 self.connection.execute(
-                    "UPDATE spillway.progress SET origin = %s WHERE subscription = %s",
-                    [origin, plan.subscription],
+                    "UPDATE spillway.progress SET origin = %s"
+                    " WHERE subscription = %s AND origin IS DISTINCT FROM %s",
+                    [origin, plan.subscription, origin],
                 )
         if origin is not None:
             self._use_origin(origin)
