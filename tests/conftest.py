@@ -23,6 +23,7 @@ import platform
 import re
 import secrets
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,6 +97,11 @@ def pytest_configure(config: pytest.Config) -> None:
             config.option.share = "{}/{}".format(*parse_share(config.option.share))
         except ValueError as error:
             raise pytest.UsageError(f"--share: {error}") from None
+    if config.option.within and not hasattr(config, "workerinput"):
+        from harness.parallel import week_of
+
+        # For all processes, as above.
+        config.option.week = week_of(time.time())
     config.addinivalue_line(
         "markers",
         "follows_hint(*codes): does what the hints of these errors say, and sees that it mends "
@@ -170,7 +176,8 @@ def pytest_collection_modifyitems(
     if hasattr(config, "workerinput"):
         from harness.parallel import place_of
 
-        items.sort(key=lambda item: place_of(item.nodeid))
+        week = getattr(config.option, "week", None)
+        items.sort(key=lambda item: place_of(item.nodeid, week))
 
 
 class ClusterFactory(Protocol):

@@ -22,7 +22,8 @@ one of them; the order in which tests run is the same in all.
 
 CI has an hour, and the machines that it meets differ by more than two times. So the long tier may
 be given a time, with ``--within``, after which no part of it is begun any more; what was left out
-is counted and named at the end.
+is counted and named at the end. Its order is another one each week then, so that what is left out
+is, too.
 
 Only :class:`Sharing` knows xdist; without the plugin pytest runs all tests in its one process.
 """
@@ -32,6 +33,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -77,8 +79,17 @@ def part_of(nodeid: str) -> str:
     return f"{file} {major[0]}" if major else file
 
 
-def place_of(nodeid: str) -> int:
-    """Return where the test's part comes in the queue."""
+def week_of(now_s: float) -> int:
+    """Return the number of the week, by UTC, in which each share of the long tier comes once."""
+    return int(now_s) // (7 * 86_400)
+
+
+def place_of(nodeid: str, week: int | None = None) -> int:
+    """Return where the test's part comes in the queue: in that *week*, if there is not the time for
+    all.
+    """
+    if week is not None:
+        return zlib.crc32(f"{week} {part_of(nodeid)}".encode(errors="surrogateescape"))
     for place, folder in enumerate(_LONGEST_FIRST):
         if nodeid.startswith(folder):
             return place

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from harness import parallel
-from harness.parallel import Sharing, cause_of, from_share_on
+from harness.parallel import Sharing, cause_of, from_share_on, part_of
 
 LAKE = "tests/integration/lake/test_job.py"
 
@@ -94,6 +94,20 @@ def test_what_is_late_is_not_begun_but_named(monkeypatch: pytest.MonkeyPatch) ->
         "tests/unit/test_b.py: 2",
         "tests/unit/test_c.py: 2",
     ]
+
+
+def test_where_time_is_short_the_order_is_another_one_each_week() -> None:
+    parts = [f"{LAKE}::test", *(f"tests/unit/test_{letter}.py::test" for letter in "abcdefgh")]
+    tests = [f"{part}_{n}" for part in parts for n in (1, 2)]
+    assert sorted(tests, key=parallel.place_of) == tests
+    week = parallel.week_of(3 * 7 * 86_400.0)
+    assert (week, parallel.week_of(3 * 7 * 86_400 - 1.0)) == (3, 2)
+    orders = [sorted(tests, key=lambda test: parallel.place_of(test, w)) for w in range(week, 9)]
+    assert len({tuple(order) for order in orders}) == len(orders)
+    for order in orders:
+        # A part's tests stay together, in their order.
+        assert [part_of(test) for test in order[::2]] == [part_of(test) for test in order[1::2]]
+        assert all(test.endswith("_1") for test in order[::2])
 
 
 def _report(error: Exception | str) -> pytest.TestReport:
