@@ -22,7 +22,7 @@ from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.session import TargetSession
 from spillway.demo.private_postgres import SUPERUSER
-from spillway.errors import TargetRowRefused
+from spillway.errors import TargetRowRefused, TargetTransactionLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -377,3 +377,47 @@ def test_one_that_comes_in_pieces(source: Source, modest: Ours, role: str) -> No
         modest.take()
     assert modest.database.query("SELECT count(*) FROM soon") == [(302,)]
     assert modest.database.query("SELECT u FROM soon WHERE id < 3 ORDER BY id") == [(2,), (1,)]
+
+
+@pytest.mark.parametrize("cluster", [deep(15), deep(16), deep(17), 18], indirect=True)
+def test_a_prepare_that_is_refused_at_its_end(source: Source, role: str) -> None:
+    """PREPARE TRANSACTION checks what waited, as COMMIT does. Nothing stays prepared; mended, set
+    aside or passed over, it goes on, and what is set aside is there when that is committed.
+    """
+    table = "CREATE TABLE late (id int PRIMARY KEY, u int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+    _make(table, source.database)
+    ours = Ours.make(source, two_phase=True, user=role)
+    _give(ours.database, role)
+    try:
+        _make(table, ours.database, role)
+        _make("INSERT INTO late VALUES (101, 7), (102, 8), (103, 9)", ours.database)
+        prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
+        for n, remedy in enumerate(("mend", "--target-option dead_letter", "skip")):
+            gid = f"{ours.slot}_{n}"
+            with source.database.connect() as session:
+                session.execute(
+                    f"BEGIN; INSERT INTO late VALUES ({2 * n}, {n + 70}), ({2 * n + 1}, {n + 7});"
+                    f" PREPARE TRANSACTION '{gid}'".encode()
+                )
+            ours.options = ExactOptions()
+            with pytest.raises(TargetRowRefused, match="the end of transaction") as error:
+                ours.take(peek=True)
+            assert error.value.details["constraint"] == "late_u_key"
+            assert ours.database.value(prepared) == 0
+            if remedy == "mend":
+                _make("DELETE FROM late WHERE id = 101", ours.database)
+            else:
+                ours.follow(error.value.hint, remedy)
+            ours.take()
+            assert ours.database.value(prepared) == (remedy != "skip")
+            source.database.execute(f"COMMIT PREPARED '{gid}'")
+            if remedy == "skip":
+                with pytest.raises(TargetTransactionLost) as lost:
+                    ours.take(peek=True)
+                ours.follow(lost.value.hint, "skip")
+            ours.take()
+        assert ours.rows("late") == [(0, 70), (1, 7), (2, 71), (102, 8), (103, 9)]
+        assert ours.database.query("SELECT new_row->>'id' FROM spillway.dead_letter") == [("3",)]
+        assert ours.database.value(prepared) == 0
+    finally:
+        drop_target(ours.database)

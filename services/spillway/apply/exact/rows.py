@@ -141,7 +141,7 @@ class TableRows:
         for n, one in enumerate(key):
             definition = f"({index.definitions[n]})"
             if one is None:
-                conditions.append(f"{definition} IS NULL")
+                conditions.append(f"{definition} IS NOT DISTINCT FROM NULL")
                 continue
             values.append(one)
             conditions.append(

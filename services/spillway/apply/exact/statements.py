@@ -220,9 +220,9 @@ class TableStatements:
             place = f"${i + 1}::{one.type_name}" if is_sent else f"NULL::{one.type_name}"
             if one.name in self._incomparable:
                 if not is_sent or search[i] is None:
-                    nulls.append(f"{one.quoted} IS NULL AND {place} IS NULL")
+                    nulls.append(f"{one.quoted} IS NOT DISTINCT FROM NULL AND {place} IS NULL")
                     continue
-                nulls.append(f"{one.quoted} IS NOT NULL")
+                nulls.append(f"{one.quoted} IS DISTINCT FROM NULL")
             ours.append(one.quoted)
             theirs.append(place + (self._collate[one.name] if is_sent else ""))
         rows = f"pg_catalog.record_eq(ROW({', '.join(ours)}), ROW({', '.join(theirs)}))"

@@ -20,6 +20,11 @@ leaves a row in ``spillway.committed`` instead, in the same commit: from where t
 source it reaches. The position is then as far as everything is committed, and whoever begins again
 there passes over what these rows name.
 
+A relaxed group waits for its turn all the same where keys are equal in other bytes than its own
+(numeric's 1.0 and 1.00, a collation that folds case, an index on an expression): the set does not
+tell them from others. Committed ahead, its row could meet an earlier group's DELETE of an equal
+key. Until it is committed it is nobody else's, and who runs into its lock has it roll back.
+
 **What is optimistic.** The set lacks the values that a change frees, because the stream does not
 tell them. A group that needs one of these fails, or finds another count of rows. It is rolled back,
 and tried once more when all before it are committed; if it fails again, it is no matter of order,
@@ -102,6 +107,8 @@ class Submitted:
     touches_all: bool = False
     #: oids of tables, one for all that foreign keys join
     joined: frozenset[int] = frozenset()
+    #: whether it is committed when all before it are
+    in_turn: bool = True
     #: the target's WAL after its commit; None: nothing was written
     local_lsn: int | None = None
     error: BaseException | None = None
@@ -232,6 +239,8 @@ class Lanes:
                 int(before),
                 tuple(self._flight),
                 joined=joined,
+                in_turn=self._in_order
+                or not all(table.keys_by_bytes for table, _ in plans.values()),
             )
             self._flight.append(one)
             lane = next(lane for lane in self._lanes if lane.work is None)
@@ -430,7 +439,7 @@ class _Lane(threading.Thread):
         while True:
             alone = lanes.is_first(one)
             if self._is_written(one, made):
-                if not lanes.in_order or lanes.wait_for_turn(one, self._session.connection):
+                if not one.in_turn or lanes.wait_for_turn(one, self._session.connection):
                     break
                 self._writer.give_up()
             elif alone:

@@ -78,14 +78,26 @@ SELECT root, attname::text, pg_catalog.quote_ident(attname), attnum::int4, attty
 """
 )
 
+#: Types of which values that are equal are written alike. Others are equal in several forms, or
+#: nobody knows: 1.0 and 1.00, 0 and -0, a day and 24 hours.
+_ALIKE: Final = [
+    *(16, 17, 18, 19, 20, 21, 23, 25, 26, 1043),  # bool, bytea, "char", name, integers, texts, oid
+    *(1082, 1083, 1114, 1184, 1266),  # date, time, timestamps, timetz, which also compares zones
+    *(650, 774, 829, 869),  # addresses of networks
+    *(790, 1560, 1562, 2950, 3220, 5069),  # money, bit strings, uuid, pg_lsn, xid8
+]
 #: Of each column of an index its name, NULL for an expression, and the operator class's equality:
 #: strategy 3 of btree and 1 of hash. ``unique`` ones are those that can be a key. An index may have
-#: another collation than its column (but no primary key does), by which others are equal.
+#: another collation than its column (but no primary key does), by which others are equal; and a
+#: column another one than its type, where that is a domain with one: SQL would not know which.
 #:
 #: In GiST each operator class has numbers of its own, which 18 asks a support function for. A key
 #: WITHOUT OVERLAPS names its operators in its constraint: equalities, and for the last column, a
 #: range or multirange, ``&&``. The classes of these have their equality as strategy 18. Before 18
 #: only exclusion constraints have conexclop, which are no keys.
+#:
+#: The last column says that what the index takes for equal is written alike, so that bytes tell it
+#: (and that NULLs are not equal, which 15 and later may have).
 _INDEXES: Final = (
     _MEMBERS  # noqa: S608 - constants only
     + """
@@ -99,6 +111,7 @@ SELECT root, member, is_leaf, indexrelid, indisprimary, indisreplident,
                   ON a.attrelid = member AND a.attnum = indkey[i] AND a.attnum <> 0
                ORDER BY i),
        ARRAY (SELECT CASE WHEN indcollation[i] <> a.attcollation
+                            OR a.attcollation <> y.typcollation
                           THEN 'COLLATE ' || pg_catalog.quote_ident(s.nspname) || '.'
                                || pg_catalog.quote_ident(l.collname) || ' ' ELSE '' END
                      || 'OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || p.oprname || ')'
@@ -106,6 +119,7 @@ SELECT root, member, is_leaf, indexrelid, indisprimary, indisreplident,
                 JOIN pg_catalog.pg_opclass o ON o.oid = indclass[i]
                 LEFT JOIN pg_catalog.pg_attribute a
                   ON a.attrelid = member AND a.attnum = indkey[i] AND a.attnum <> 0
+                LEFT JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
                 LEFT JOIN pg_catalog.pg_collation l ON l.oid = indcollation[i]
                 LEFT JOIN pg_catalog.pg_namespace s ON s.oid = l.collnamespace
                 LEFT JOIN pg_catalog.pg_amop m
@@ -117,7 +131,19 @@ SELECT root, member, is_leaf, indexrelid, indisprimary, indisreplident,
                   ON p.oid = CASE WHEN i < indnkeyatts - 1 AND conexclop IS NOT NULL
                                   THEN conexclop[i + 1] ELSE m.amopopr END
                 LEFT JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace
-               ORDER BY i)
+               ORDER BY i),
+       NOT EXISTS (SELECT FROM pg_catalog.generate_series(0, indnkeyatts - 1) i
+                     JOIN pg_catalog.pg_opclass o ON o.oid = indclass[i]
+                     LEFT JOIN pg_catalog.pg_attribute a
+                       ON a.attrelid = member AND a.attnum = indkey[i] AND a.attnum <> 0
+                     LEFT JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
+                     LEFT JOIN pg_catalog.pg_collation l ON l.oid = indcollation[i]
+                    WHERE am.amname NOT IN ('btree', 'hash') OR a.attnum IS NULL
+                       OR o.opcnamespace <> 'pg_catalog'::pg_catalog.regnamespace
+                       OR NOT COALESCE(l.collisdeterministic, true)
+                       OR NOT (y.typtype = 'e' OR y.oid = ANY (%(alike)s::pg_catalog.oid[])))
+           AND pg_catalog.jsonb_extract_path_text(
+                   pg_catalog.to_jsonb(pg_index), 'indnullsnotdistinct') IS DISTINCT FROM 'true'
   FROM members
   JOIN pg_catalog.pg_class k ON k.oid = member
   JOIN pg_catalog.pg_index ON indrelid = member
@@ -182,6 +208,8 @@ class Index(NamedTuple):
     replica_identity: str
     columns: tuple[str | None, ...]
     equals: tuple[str | None, ...]
+    #: values that it takes for equal are written alike
+    by_bytes: bool
 
     @property
     def holds_rows(self) -> bool:
@@ -223,7 +251,11 @@ def ask(connection: Connection, names: Iterable[Name]) -> dict[Name, TableFacts]
     wanted = sorted(set(names))
     if not wanted:
         return {}
-    named = {"schemas": [name[0] for name in wanted], "names": [name[1] for name in wanted]}
+    named = {
+        "schemas": [name[0] for name in wanted],
+        "names": [name[1] for name in wanted],
+        "alike": _ALIKE,
+    }
     queries = (_TABLES, _COLUMNS, _INDEXES, _FIRING)
     with connection.pipeline():
         # Prepared under a name they would stay in the session, which is the writers'.
@@ -269,7 +301,10 @@ def _facts(
     return TableFacts(
         oid, schema, name, kind, quoted, row_security, tuple(lacks),
         tuple(Column(*column) for column in columns),
-        tuple(Index._make((*index[:-2], tuple(index[-2]), tuple(index[-1]))) for index in indexes),
+        tuple(
+            Index._make((*index[:-3], tuple(index[-3]), tuple(index[-2]), index[-1]))
+            for index in indexes
+        ),
         len(partitions) if kind == "p" else 1,
         tuple(named("t")), tuple(named("s")), tuple(named("r")),
         any(named("f")),

@@ -116,6 +116,8 @@ class MatchedTable:
         references: that foreign keys of it, or to it, are enforced in such a session.
         row_security: that policies apply to the role: PostgreSQL refuses to replicate into it.
         lacks: privileges that the role does not have, of INSERT, UPDATE, DELETE, SELECT, TRUNCATE.
+        keys_by_bytes: that values which are equal to its unique indexes and exclusion constraints
+            come in the same bytes, so that changes with other bytes are about other rows.
         merges: that an update sets no column but those that the source changed, which its old rows
             tell; rows are written one by one then.
     """
@@ -148,6 +150,7 @@ class MatchedTable:
     #: Names of the key's columns whose operator class has no equality: a row found by the others
     #: alone may be another one.
     key_without_equality: tuple[str, ...] = ()
+    keys_by_bytes: bool = True
     merges: bool = False
 
     @property

@@ -52,6 +52,8 @@ _KINDS: Final = {
 _ESCAPED_BYTE: Final = re.compile(r"\\x[89a-f][0-9a-f]")
 #: Types below this OID have the same one on every server.
 _FIRST_OF_OWN: Final = 10_000
+#: Types of the source and the target that write their values alike: integers, texts.
+_WRITTEN_ALIKE: Final = (frozenset({20, 21, 23}), frozenset({25, 1043}))
 
 
 def same_name(schema: str, table: str) -> Name:
@@ -160,6 +162,7 @@ def _matched(
         watched=_watched(others, sent),
         key_not_sent=not_sent,
         key_without_equality=unequal,
+        keys_by_bytes=_by_bytes(relation, facts, sent, by_name),
     )
 
 
@@ -321,6 +324,35 @@ def _watched(indexes: Iterable[Index], sent: dict[str, int]) -> tuple[int, ...]:
             return tuple(range(len(sent)))
         positions |= {sent[str(name)] for name in index.columns if name in sent}
     return tuple(sorted(positions))
+
+
+def _by_bytes(
+    relation: SourceRelation,
+    facts: TableFacts,
+    sent: dict[str, int],
+    by_name: dict[str, Column],
+) -> bool:
+    """Say whether all that is unique is told by the bytes of what is sent: also of the source's
+    type, which may write in several ways what is one value of the target's (a text that becomes a
+    number).
+    """
+    return all(
+        index.by_bytes
+        and all(
+            name in sent
+            and _is_written_alike(relation.columns[sent[name]].type_oid, by_name[name].type_oid)
+            for name in index.columns
+            if name is not None
+        )
+        for index in facts.indexes
+        if index.constrains
+    )
+
+
+def _is_written_alike(one: int, other: int) -> bool:
+    if one == other or min(one, other) >= _FIRST_OF_OWN:
+        return True
+    return any({one, other} <= types for types in _WRITTEN_ALIKE)
 
 
 def _not_groupable(facts: TableFacts) -> str:
