@@ -195,7 +195,7 @@ class _Run:
             self._status.waits_for_tables(left)
             if not left:
                 break
-            sync.at_boundary(session.position)
+            sync.at_boundary(session.position, session.recorded)
             self._status.copied(sync.progress())
             self._stopping.wait(_HAND_OVER_LOOK_S)
 

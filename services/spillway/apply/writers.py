@@ -206,7 +206,7 @@ class Writers:
         if self.sync is not None:
             if not self.sync.states.are_all_ready:
                 self.drain()
-            self.sync.at_boundary(self._session.position)
+            self.sync.at_boundary(self._session.position, self._session.recorded)
         self._in_progress.look()
         ahead = self._session.committed_ahead
         if ahead and self._session.position >= ahead[-1][1]:

@@ -369,6 +369,22 @@ def test_what_the_slot_does_not_reach_back_to_is_copied_anew(room: Room, failpoi
     sync.stop()
 
 
+def test_a_table_is_not_ready_before_the_target_keeps_that_it_was_passed(room: Room) -> None:
+    """A program that begins again where the target is meets transactions that are in the copy."""
+    ends, _, _ = _filled(room, rows=3)
+    sync = ends.sync(Told())
+    begun = ends.position()
+    sync.first_copy(begun)
+    (table,) = sync.states.all().values()
+    assert (table.state, begun < table.lsn) == ("s", True)
+    sync.at_boundary(table.lsn + 8, begun)
+    assert _states(sync) == {"t0": "s"}
+    assert not sync.states.should_apply("public", "t0", begun)
+    sync.at_boundary(table.lsn + 8, table.lsn + 8)
+    assert _states(sync) == {"t0": "r"}
+    sync.stop()
+
+
 @pytest.mark.follows_hint("target_behind_slot")
 def test_beside_rows_that_were_there_it_is_not_copied_anew(room: Room) -> None:
     ends, source, target = _filled(room)

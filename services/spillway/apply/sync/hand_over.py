@@ -92,7 +92,7 @@ class HandOver:
         with self._lock:
             return bool(self._waiting)
 
-    def at_boundary(self, position: int) -> None:
+    def at_boundary(self, position: int, recorded: int) -> None:
         """Hand over what is ready for it. Cheap when nothing is. See
         :meth:`~spillway.apply.sync.table_sync.TableSync.at_boundary`.
         """
@@ -100,7 +100,7 @@ class HandOver:
             return
         tables = self._states.all().values()
         whole = [t for t in tables if t.state == SyncState.FINISHED_COPY and t.lsn >= position]
-        passed = any(t.state == SyncState.SYNC_DONE and t.lsn <= position for t in tables)
+        passed = any(t.state == SyncState.SYNC_DONE and t.lsn <= recorded for t in tables)
         with self._lock:
             waiting = set(self._waiting)
         if not whole and not passed and not waiting:
@@ -115,7 +115,7 @@ class HandOver:
             if waiting:
                 self._take_over(waiting, position)
             with connection.transaction():
-                ready = self._states.pass_by(connection, position)
+                ready = self._states.pass_by(connection, recorded)
             self._states.changed(*ready)
         except psycopg.Error as error:
             raise from_postgres(error, "handing tables over to the stream") from None

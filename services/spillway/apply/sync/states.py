@@ -421,7 +421,8 @@ class TableStates:
 
         Args:
             connection: to the target.
-            position: every transaction with its commit record before it is applied.
+            position: every transaction with its commit record before it is applied, and the target
+                keeps that: a table that is ready takes whatever comes.
         """
         passed = [
             replace(table, state=SyncState.READY)

@@ -226,16 +226,19 @@ class TableSync:
         self._thread = threading.Thread(target=self._run, name="table sync", daemon=True)
         self._thread.start()
 
-    def at_boundary(self, position: int) -> None:
+    def at_boundary(self, position: int, recorded: int | None = None) -> None:
         """Hand over what is ready for it. Cheap when nothing is.
 
         Called by the worker between groups and when it idles, with no transaction open.
 
         Args:
             position: every transaction with its commit record before it is applied, none behind.
+            recorded: the position that the target keeps, where that is not *position*: the next
+                program begins there, and what it passes again is not to be written to a table that
+                was copied as of later.
         """
         self._position = position
-        self._hand_over.at_boundary(position)
+        self._hand_over.at_boundary(position, position if recorded is None else recorded)
 
     def refresh(self) -> None:
         """Look soon which tables are published: new ones are copied, others forgotten. As ALTER
