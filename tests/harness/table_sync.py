@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness.cluster import Database
     from harness.service import Service
     from spillway.apply.conflicts.conflict import Conflict
+    from spillway.apply.exact.writer import ExactOptions
 
 
 @dataclass
@@ -88,12 +89,14 @@ class Ends:
     def plan(self) -> TargetPlan:
         return TargetPlan(self.name, "0" * 32, self.target_dsn)
 
-    def catch_up(self, told: Told) -> SlotCatchUp:
+    def catch_up(self, told: Told, wishes: ExactOptions | None = None) -> SlotCatchUp:
         """What reads the slot beside whoever has it, and writes exactly."""
         options = Selection(publications=self.publications).plugin_options(
             two_phase=False, only_local=False
         )
-        return SlotCatchUp(self.grpc, self.slot, options, self.plan, told, threading.Event())
+        return SlotCatchUp(
+            self.grpc, self.slot, options, self.plan, told, threading.Event(), wishes
+        )
 
     def sync(self, told: Told, **settings: Any) -> TableSync:
         """A table sync, as the worker makes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +13,11 @@ from harness.postgresql_subscription import Load, Publication, wait_until
 from harness.serve_process import ServeProcess
 from harness.table_sync import Copied, Ends, Told, lsn_now
 from harness.tiers import deep
+from spillway.apply.exact.writer import ExactOptions
 from spillway.apply.sync import indexes
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.forget import forget_subscription
+from spillway.errors import TargetRowRefused
 from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
 
@@ -580,6 +583,61 @@ def test_what_a_table_cannot_catch_up_with_is_told_of_it(room: Room) -> None:
     assert _states(again) == {"t0": "f", "t1": "r"}
     assert "5000" in again.states.all()["public", "t0"].error
     again.stop()
+
+
+def test_what_refuses_the_end_of_a_tables_catching_up(room: Room) -> None:
+    """For a role whose constraints don't rest: which one it is, and what to do; it helps. Of two
+    transactions one swaps two keys, which is no row's fault.
+    """
+    source, target = room.pair()
+    role = f"modest_{target.name}"
+    for database in (source, target):
+        database.execute(
+            "CREATE TABLE late (id int PRIMARY KEY, u int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+        )
+    source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    made = room.ends(source, target, "p")
+    target.execute(
+        f"CREATE ROLE {role} LOGIN; GRANT ALL ON DATABASE {target.name} TO {role};"
+        f" ALTER TABLE late OWNER TO {role}; GRANT ALL ON SCHEMA spillway TO {role};"
+        f" GRANT ALL ON ALL TABLES IN SCHEMA spillway TO {role};"
+        " INSERT INTO late VALUES (9, 7), (10, 8)"
+    )
+    ends = replace(made, target_dsn=target.cluster.dsn(target.name, role))
+    told = Told()
+
+    def catch_up(wishes: ExactOptions, start: int, upto: int) -> None:
+        call = ends.catch_up(told, wishes)
+        call(frozenset({("public", "late")}), start, upto, lambda _connection, _names: None)
+
+    def reached() -> int:
+        upto = lsn_now(source)
+        room.service.wait_for(ends.slot, str(Lsn(upto)))
+        return upto
+
+    start = ends.position()
+    source.execute("INSERT INTO late VALUES (1, 1), (2, 2)")
+    source.execute("UPDATE late SET u = 3 - u; INSERT INTO late VALUES (4, 4)")
+    source.execute("INSERT INTO late VALUES (3, 7), (5, 5)")
+    upto = reached()
+    with pytest.raises(TargetRowRefused, match=r"what public\.late lacked, at the end") as error:
+        catch_up(ExactOptions(), start, upto)
+    assert error.value.details["constraint"] == "late_u_key"
+    assert error.value.hint.endswith(f"alter {ends.name} --target-option dead_letter=true.")
+    assert _rows(target, "late") == [(9, 7), (10, 8)]
+    catch_up(ExactOptions(dead_letter=True), start, upto)
+    assert _rows(target, "late") == [(1, 2), (2, 1), (4, 4), (5, 5), (9, 7), (10, 8)]
+    assert target.query("SELECT new_row->>'id' FROM spillway.dead_letter") == [("3",)]
+
+    source.execute("INSERT INTO late VALUES (6, 8)")
+    last = reached()
+    with pytest.raises(TargetRowRefused, match="Mend what refuses it on the target"):
+        catch_up(ExactOptions(), upto, last)
+    target.execute("DELETE FROM late WHERE id = 10")
+    catch_up(ExactOptions(), upto, last)
+    assert (6, 8) in _rows(target, "late")
+    assert told.conflicts == []
+    target.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_sequences_go_forward_only(room: Room) -> None:

@@ -5,7 +5,7 @@ about it.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spillway.apply.changes import UNCHANGED
 from spillway.apply.conflicts.kinds import ALLOWED, Resolution
@@ -95,24 +95,50 @@ def end_refused(
         is_whole: it can be written once more, to find the row.
     """
     lsn = Lsn(head.commit_lsn)
+    remedies = (
+        _remedies(subscription, head) if is_whole else f"Or {_passing_over(subscription, head)}"
+    )
+    return _refused_at_the_end(
+        error,
+        f"the target refuses the end of transaction {head.xid}, which commits at {lsn} on the "
+        "source",
+        remedies,
+        lsn=str(lsn),
+        xid=head.xid,
+    )
+
+
+def catching_up_refused(error: psycopg.Error, tables: str, subscription: str) -> TargetRowRefused:
+    """What tables lacked, as one transaction that the target refuses at its end.
+
+    Args:
+        error: the target's, of SQLSTATE class 23.
+        tables: what catches up.
+        subscription: its name.
+    """
+    return _refused_at_the_end(
+        error,
+        f"the target refuses what {tables} lacked, at the end",
+        f"Or {_setting_aside(subscription)}",
+    )
+
+
+def _refused_at_the_end(
+    error: psycopg.Error, what: str, remedies: str, **details: Any
+) -> TargetRowRefused:
     diagnosis = error.diag
     said = diagnosis.message_primary or str(error)
     if diagnosis.message_detail:
         said += f" ({diagnosis.message_detail})"
-    remedies = (
-        _remedies(subscription, head) if is_whole else f"Or {_passing_over(subscription, head)}"
-    )
     table = f"{diagnosis.schema_name}.{diagnosis.table_name}" if diagnosis.table_name else ""
     return TargetRowRefused(
-        f"the target refuses the end of transaction {head.xid}, which commits at {lsn} on the "
-        f"source{f', by a constraint of {table}' if table else ''}: {said} (SQLSTATE "
+        f"{what}{f', by a constraint of {table}' if table else ''}: {said} (SQLSTATE "
         f"{error.sqlstate})",
         hint=f"Mend what refuses it on the target, and it goes on by itself. {remedies}",
         table=table,
-        lsn=str(lsn),
-        xid=head.xid,
         sqlstate=error.sqlstate or "",
         constraint=diagnosis.constraint_name or "",
+        **details,
     )
 
 
@@ -125,9 +151,13 @@ def skip_command(subscription: str, head: TransactionHead) -> str:
 
 
 def _remedies(subscription: str, head: TransactionHead) -> str:
+    return f"Or {_setting_aside(subscription)} Or {_passing_over(subscription, head)}"
+
+
+def _setting_aside(subscription: str) -> str:
     return (
-        "Or set such rows aside in spillway.dead_letter on the target: spillway subscription alter "
-        f"{subscription} --target-option dead_letter=true. Or {_passing_over(subscription, head)}"
+        "set such rows aside in spillway.dead_letter on the target: spillway subscription alter "
+        f"{subscription} --target-option dead_letter=true."
     )
 
 

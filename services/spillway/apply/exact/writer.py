@@ -224,6 +224,45 @@ class ExactWriter:
         self._write_chunks(head, changes)
         self._write_down()
 
+    def write_whole_into(
+        self,
+        head: TransactionHead,
+        changes: Callable[[], Iterable[Change]],
+        constraints: Sequence[str],
+    ) -> None:
+        """Write a transaction that is all there as :meth:`write_into`, and check *constraints*, as
+        SQL has them, at its end; if one refuses that, it is written once more, and they are checked
+        with each row.
+
+        Raises:
+            TargetError: as :meth:`write_into`.
+            psycopg.Error: as :meth:`write_into`.
+        """
+        at_once = self._one_by_one.at_once
+        check = f"SET CONSTRAINTS {', '.join(constraints)} IMMEDIATE".encode()
+        raw(self._connection, b"SAVEPOINT spillway_transaction")
+        try:
+            self.write_into(head, changes())
+            raw(self._connection, check)
+        except psycopg.IntegrityError:
+            raw(self._connection, b"ROLLBACK TO SAVEPOINT spillway_transaction")
+            at_once += constraints
+            self._one_by_one.check_at_once()
+            self.write_into(head, changes())
+        finally:
+            at_once.clear()
+        raw(self._connection, b"SET CONSTRAINTS ALL DEFERRED")
+        raw(self._connection, b"RELEASE SAVEPOINT spillway_transaction")
+
+    def may_have_refused(self, error: psycopg.Error) -> list[str]:
+        """Return the constraints that may have refused a transaction's end, as SQL has them, when
+        it is over.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        return self._one_by_one.may_have_refused(error)
+
     def write_as_expected(self, head: TransactionHead, changes: Sequence[Change]) -> bool:
         """Write at most :data:`CHUNK_CHANGES` changes into the target's transaction that is open,
         if nothing is in the way of any; else return False: the transaction is to be rolled back.

@@ -6,16 +6,22 @@ groups; a group that does not fit is taken back to a savepoint and written chang
 conflict is seen, resolved and told. DDL of the tables is done at its place between the rows; DDL
 that is not done keeps all from being written, and the error says from where.
 
+What a constraint refuses that waited for the end is no row's that is known then. With dead letters
+all is written once more, change by change, and that constraint is checked with the end of each
+transaction of the source; where it refuses that, with each row.
+
 Prepared transactions come whole with their COMMIT PREPARED: the peek asks for no two-phase.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import psycopg
 
 from spillway._kernels.apply.change_group import ChangeGroup
+from spillway.apply.exact.failures import catching_up_refused
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.schema.changes import OwnSchemaChanges
@@ -30,7 +36,7 @@ from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from spillway.apply.changes import SourceRelation
@@ -102,6 +108,24 @@ class SlotCatchUp:
         ],
     ) -> None:
         """Write what the slot has for *tables* in [*start_lsn*, *upto_lsn*)."""
+        checked: list[str] = []
+        while refused := self._attempt(tables, start_lsn, upto_lsn, before_commit, checked):
+            checked += refused
+
+    def _attempt(
+        self,
+        tables: frozenset[TableName],
+        start_lsn: int,
+        upto_lsn: int,
+        before_commit: Callable[
+            [psycopg.Connection[tuple[Any, ...]], Mapping[TableName, TableName]], None
+        ],
+        checked: list[str],
+    ) -> list[str]:
+        """Write it, with *checked* constraints checked at the end of each of the source's
+        transactions; return those that refused the end of all, and have to be: nothing is written
+        then.
+        """
         #: what they were called, by what they are called at the place where this is
         names = {key: key for key in tables}
 
@@ -123,36 +147,57 @@ class SlotCatchUp:
                 None if following is None else OwnSchemaChanges(following, names),
             )
             grouped = None
-            if not self._always_exact:
+            if not (self._always_exact or checked):
                 grouped = GroupedWriter(session, matched, should_apply)
+            told = ", ".join(sorted(".".join(name) for name in tables))
             try:
                 session.begin()
                 if start_lsn < upto_lsn:
-                    self._write(exact, grouped, matched, start_lsn, upto_lsn)
+                    self._write(exact, grouped, matched, checked, start_lsn, upto_lsn)
                 before_commit(session.connection, {was: now for now, was in names.items()})
-                session.connection.execute("COMMIT")
+                return self._commit(session, exact, told, checked)
             except psycopg.Error as error:
-                told = ", ".join(sorted(".".join(name) for name in tables))
                 raise from_postgres(error, f"{told} can't catch up", self._plan.dsn) from error
             finally:
                 if following is not None:
                     following.close()
+
+    def _commit(
+        self, session: TargetSession, exact: ExactWriter, told: str, checked: Sequence[str]
+    ) -> list[str]:
+        try:
+            session.connection.execute("COMMIT")
+        except psycopg.IntegrityError as error:
+            refused = exact.may_have_refused(error) if self._options.dead_letter else []
+            if set(refused) <= set(checked):
+                raise catching_up_refused(error, told, session.subscription) from error
+            return refused
+        return []
 
     def _write(
         self,
         exact: ExactWriter,
         grouped: GroupedWriter | None,
         matched: TargetTables,
+        checked: Sequence[str],
         start_lsn: int,
         upto_lsn: int,
     ) -> None:
         group = ChangeGroup(_GROUP_BYTES)
+        is_within = False
 
         def write() -> None:
+            nonlocal is_within
             matched.learn(touched.relation for touched in group.touched())
             if grouped is None or group.has_schema_change or not grouped.write_into(group):
+                # A piece can't be written once more with those before it, nor what DDL has renamed.
+                is_whole = not (group.is_piece or is_within or group.has_schema_change)
                 for unit, head in enumerate(group.heads()):
-                    exact.write_into(head, group.changes(unit))
+                    if checked and is_whole:
+                        exact.write_whole_into(head, partial(group.changes, unit), checked)
+                    else:
+                        exact.write_into(head, group.changes(unit))
+            is_within = group.is_piece
             group.clear()
 
         with ArrivingChanges(
