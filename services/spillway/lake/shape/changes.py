@@ -193,6 +193,8 @@ class EventsTable(Protocol):
 
     def history(self, name: str, start_lsn: int, end_lsn: int, kind: str) -> DataFrame: ...
 
+    def columns_plain(self, kind: str, name: str, columns: Sequence[str]) -> pa.Table | None: ...
+
 
 class KnownShapes:
     """The shapes that the events of a lake say; of one job, on the driver."""
@@ -229,15 +231,21 @@ class KnownShapes:
         if self._shapes is None:
             shapes: dict[str, list[tuple[Place, Shape]]] = {}
             if self._tables.durable_lsn(DDL, EVENTS):
-                rows = self._tables.history(EVENTS, 0, _EVER, kind=DDL)
-                for row in (
-                    rows.select("table", "_commit_lsn", "_seq", "shape").distinct().collect()
-                ):
-                    place = (row["_commit_lsn"], row["_seq"])
-                    shape = shape_from_text(row["shape"], place)
-                    self._add(shapes, row["table"], place, shape)
+                # A change of several columns has as many rows, all with the shape after it.
+                for name, lsn, seq, text in set(self._stored()):
+                    place = (lsn, seq)
+                    self._add(shapes, name, place, shape_from_text(text, place))
             self._shapes = shapes
         return self._shapes
+
+    def _stored(self) -> Iterator[tuple[Any, ...]]:
+        """Return table, place and shape of each event."""
+        columns = ("table", "_commit_lsn", "_seq", "shape")
+        rows = self._tables.columns_plain(DDL, EVENTS, columns)
+        if rows is None:
+            events = self._tables.history(EVENTS, 0, _EVER, kind=DDL)
+            return iter(events.select(*columns).distinct().collect())
+        return zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
 
 
 def event_rows(

@@ -29,7 +29,7 @@ from spillway.lake.shape.kinds import HISTORY
 from spillway.lake.shape.payload import Relation, relation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -123,6 +123,12 @@ class LakeTables(Protocol):
 
     def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         """Return the changes whose commit record starts in [*start_lsn*, *end_lsn*)."""
+        ...
+
+    def columns_plain(self, kind: str, name: str, columns: Sequence[str]) -> pa.Table | None:
+        """Return *columns* of all rows of a table that is only appended to and has them from its
+        beginning, in any order; None: they are too many, or Spark's to read.
+        """
         ...
 
     def changes_plain(

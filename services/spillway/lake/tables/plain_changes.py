@@ -71,6 +71,23 @@ def read_changes(files: Iterable[LakePath], start_lsn: int, schema: pa.Schema) -
     return changes_from(pa.concat_tables(tables, promote_options="default"), start_lsn)
 
 
+def stored_columns(files: Iterable[LakePath], columns: Sequence[str]) -> pa.Table:
+    """Read *columns* of all rows of *files*.
+
+    Raises:
+        NotDirect: there is too much, or none.
+    """
+    files = sorted(files, key=str)
+    if not files or is_large(files):
+        raise NotDirect("there are many rows, or none")
+    tables = []
+    for path in files:
+        opened = BytesIO(path.read_bytes()) if isinstance(path, ObjectPath) else path
+        with pq.ParquetFile(opened) as parquet:
+            tables.append(parquet.read(columns=list(columns)))
+    return pa.concat_tables(tables)
+
+
 def changes_between(
     files: Iterable[LakePath], start_lsn: int, end_lsn: int, schema: pa.Schema
 ) -> pa.Table:

@@ -84,6 +84,7 @@ from spillway.lake.tables.plain_changes import (
     check_plain,
     last_changes,
     read_changes,
+    stored_columns,
 )
 from spillway.lake.tables.positions import Lost, NoIndex, Shape
 from spillway.pg.lsn import Lsn
@@ -406,6 +407,15 @@ class DeltaTables:
         commit = F.col("_commit_lsn")
         rows = partitions.removed(self._frame(kind, name))
         return rows.where((commit >= start_lsn) & (commit < end_lsn))
+
+    def columns_plain(self, kind: str, name: str, columns: Sequence[str]) -> pa.Table | None:
+        try:
+            return stored_columns(
+                files_of(open_table(self._path / kind / name, to_write=False)), columns
+            )
+        except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
+            _log.debug("%s of %s is read by Spark: %s", kind, name, error)
+            return None
 
     def changes_plain(
         self, name: str, start_lsn: int, end_lsn: int, columns: pa.Schema

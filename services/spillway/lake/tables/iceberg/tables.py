@@ -56,6 +56,7 @@ from spillway.lake.tables.plain_changes import (
     changes_from,
     last_changes,
     read_changes,
+    stored_columns,
 )
 from spillway.lake.tables.positions import Lost, NoIndex, Shape, only_table
 from spillway.storage.place import spark_address, stored_path
@@ -260,6 +261,15 @@ class IcebergTables:
         commit = F.col("_commit_lsn")
         rows = self._frame(table, files)
         return rows.where((commit >= start_lsn) & (commit < end_lsn))
+
+    def columns_plain(self, kind: str, name: str, columns: Sequence[str]) -> pa.Table | None:
+        try:
+            table = self.existing(kind, name)
+            files, _ = snapshots.live_files(table, table.current_snapshot())
+            return stored_columns([stored_path(file.file_path) for file in files], columns)
+        except (NotDirect, OSError, pa.ArrowException) as error:
+            _log.debug("%s of %s is read by Spark: %s", kind, name, error)
+            return None
 
     def changes_plain(
         self, name: str, start_lsn: int, end_lsn: int, columns: pa.Schema

@@ -196,6 +196,10 @@ class ParquetTables:
         commit = F.col("_commit_lsn")
         return batches.where((commit >= start_lsn) & (commit < end_lsn))
 
+    def columns_plain(self, *_: object) -> pa.Table | None:
+        """Leave it to :meth:`history`."""
+        return None
+
     def changes_plain(
         self,
         name: str,  # noqa: ARG002 - the contract's
