@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from spillway.apply.tables.matched import MatchedTable
 
 
-def conflict_error(conflict: Conflict, subscription: str, head: TransactionHead) -> ApplyConflict:
-    """A conflict whose resolution is error."""
+def conflict_error(
+    conflict: Conflict, subscription: str, head: TransactionHead, *, may_skip: bool = True
+) -> ApplyConflict:
+    """A conflict whose resolution is error; *may_skip* as :func:`row_refused`."""
     table = f"{conflict.schema}.{conflict.table}"
     others = [one.value for one in ALLOWED[conflict.kind] if one != Resolution.ERROR]
     rules = json.dumps({"tables": {table: {conflict.kind.value: others[0]}}})
@@ -34,7 +36,7 @@ def conflict_error(conflict: Conflict, subscription: str, head: TransactionHead)
         f"{Lsn(conflict.lsn)} on the source: {conflict.detail()}",
         hint="Make the target's row agree, and it goes on by itself. Or choose a resolution: "
         f"spillway subscription alter {subscription} --target-option 'conflicts={rules}'{more}."
-        f" {_remedies(subscription, head)}",
+        f" {_remedies(subscription, head, may_skip=may_skip)}",
         table=table,
         kind=conflict.kind.value,
         lsn=str(Lsn(conflict.lsn)),
@@ -50,8 +52,12 @@ def row_refused(
     number: int,
     head: TransactionHead,
     subscription: str,
+    *,
+    may_skip: bool = True,
 ) -> TargetRowRefused:
-    """A row that the target refuses: an error of SQLSTATE class 22 or 23."""
+    """A row that the target refuses: an error of SQLSTATE class 22 or 23. *may_skip*: the
+    transaction can be passed over by moving the slot.
+    """
     name = f"{table.schema}.{table.name}"
     lsn = Lsn(head.commit_lsn)
     diagnosis = error.diag
@@ -74,7 +80,7 @@ def row_refused(
         f"{error.sqlstate}); change {number} of transaction {head.xid}, which commits at {lsn} on "
         "the source",
         hint=f"{waits}Mend what refuses it on the target, and it goes on by itself. "
-        f"{_remedies(subscription, head)}",
+        f"{_remedies(subscription, head, may_skip=may_skip)}",
         table=name,
         key=key,
         lsn=str(lsn),
@@ -150,8 +156,9 @@ def skip_command(subscription: str, head: TransactionHead) -> str:
     return f"spillway subscription skip {subscription} {Lsn(head.end_lsn or head.commit_lsn + 1)}"
 
 
-def _remedies(subscription: str, head: TransactionHead) -> str:
-    return f"Or {_setting_aside(subscription)} Or {_passing_over(subscription, head)}"
+def _remedies(subscription: str, head: TransactionHead, *, may_skip: bool = True) -> str:
+    aside = f"Or {_setting_aside(subscription)}"
+    return f"{aside} Or {_passing_over(subscription, head)}" if may_skip else aside
 
 
 def _setting_aside(subscription: str) -> str:

@@ -88,6 +88,7 @@ class OneByOne:
         refused: the conflict that ended it, if one did.
         dead_letters: rows that went to the dead letters, of this transaction.
         at_once: constraints, as SQL has them, that do not wait in this transaction.
+        may_skip: the transaction can be passed over by moving the slot.
     """
 
     connection: Connection
@@ -102,6 +103,7 @@ class OneByOne:
     refused: Conflict | None = None
     dead_letters: int = 0
     at_once: list[str] = field(default_factory=list)
+    may_skip: bool = True
 
     @property
     def refusals(self) -> tuple[type[psycopg.Error], ...]:
@@ -154,7 +156,9 @@ class OneByOne:
                 self._take_back()
                 self.refused = stop.conflict
                 if not self.has_dead_letters:
-                    raise conflict_error(stop.conflict, self.subscription, head) from None
+                    raise conflict_error(
+                        stop.conflict, self.subscription, head, may_skip=self.may_skip
+                    ) from None
                 self._dead_letter(one, stop.conflict.sqlstate, stop.conflict.message())
                 self.met.append(stop.conflict)
             except self.refusals as error:
@@ -170,8 +174,9 @@ class OneByOne:
                     raise
                 if not self.has_dead_letters:
                     raise row_refused(
-                        error, rows.statements.table, change, number, head, self.subscription
-                    ) from error
+                        error, rows.statements.table, change, number, head, self.subscription,
+                        may_skip=self.may_skip,
+                    ) from error  # fmt: skip
                 self._dead_letter(one, state, str(error.diag.message_primary or error))
             else:
                 self.met += one.met

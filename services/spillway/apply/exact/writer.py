@@ -89,11 +89,14 @@ class ExactOptions:
         rules: what becomes of conflicts.
         conflicts_table: write them into ``spillway.conflicts`` on the target, too.
         dead_letter: write rows that the target refuses into ``spillway.dead_letter`` and go on.
+        may_skip: errors name the command that passes over a transaction. A table that catches up
+            reads what the slot was moved over long ago.
     """
 
     rules: ConflictRules = field(default_factory=ConflictRules)
     conflicts_table: bool = False
     dead_letter: bool = False
+    may_skip: bool = True
 
 
 class _Statement(NamedTuple):
@@ -169,7 +172,7 @@ class ExactWriter:
         self._number = 0
         self._one_by_one = OneByOne(
             self._connection, session.subscription, options.rules, options.dead_letter, dead_rows,
-            has_constraints=not session.may_replicate_role,
+            has_constraints=not session.may_replicate_role, may_skip=options.may_skip,
         )  # fmt: skip
         self.dead_letters = 0
 

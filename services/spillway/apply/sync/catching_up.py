@@ -15,6 +15,7 @@ Prepared transactions come whole with their COMMIT PREPARED: the peek asks for n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -91,7 +92,7 @@ class SlotCatchUp:
         self._plan = plan
         self._log = log
         self._stopping = stopping
-        self._options = options or ExactOptions()
+        self._options = replace(options or ExactOptions(), may_skip=False)
         self._rename = rename
         self._always_exact = always_exact
         self._following = following
