@@ -61,9 +61,6 @@ def row_refused(
     name = f"{table.schema}.{table.name}"
     lsn = Lsn(head.commit_lsn)
     diagnosis = error.diag
-    said = diagnosis.message_primary or str(error)
-    if diagnosis.message_detail:
-        said += f" ({diagnosis.message_detail})"
     key = _key(table, change)
     waits = ""
     if error.sqlstate == _FOREIGN_KEY_VIOLATION and diagnosis.constraint_name:
@@ -76,7 +73,7 @@ def row_refused(
             f"ALTER TABLE {names[0]}.{names[1]} ALTER CONSTRAINT {names[2]} DEFERRABLE; "
         )
     return TargetRowRefused(
-        f"the target refuses a row of {name}{f', {key}' if key else ''}: {said} (SQLSTATE "
+        f"the target refuses a row of {name}{f', {key}' if key else ''}: {_said(error)} (SQLSTATE "
         f"{error.sqlstate}); change {number} of transaction {head.xid}, which commits at {lsn} on "
         "the source",
         hint=f"{waits}Mend what refuses it on the target, and it goes on by itself. "
@@ -133,12 +130,9 @@ def _refused_at_the_end(
     error: psycopg.Error, what: str, remedies: str, **details: Any
 ) -> TargetRowRefused:
     diagnosis = error.diag
-    said = diagnosis.message_primary or str(error)
-    if diagnosis.message_detail:
-        said += f" ({diagnosis.message_detail})"
     table = f"{diagnosis.schema_name}.{diagnosis.table_name}" if diagnosis.table_name else ""
     return TargetRowRefused(
-        f"{what}{f', by a constraint of {table}' if table else ''}: {said} (SQLSTATE "
+        f"{what}{f', by a constraint of {table}' if table else ''}: {_said(error)} (SQLSTATE "
         f"{error.sqlstate})",
         hint=f"Mend what refuses it on the target, and it goes on by itself. {remedies}",
         table=table,
@@ -146,6 +140,11 @@ def _refused_at_the_end(
         constraint=diagnosis.constraint_name or "",
         **details,
     )
+
+
+def _said(error: psycopg.Error) -> str:
+    text = error.diag.message_primary or str(error)
+    return f"{text} ({error.diag.message_detail})" if error.diag.message_detail else text
 
 
 def skip_command(subscription: str, head: TransactionHead) -> str:

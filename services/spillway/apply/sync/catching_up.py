@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from spillway.apply.changes import SourceRelation
     from spillway.apply.conflicts.log import ConflictLog
     from spillway.apply.schema.following import Following
+    from spillway.apply.sync.hand_over import BeforeCommit
     from spillway.apply.sync.states import TableName
     from spillway.apply.tables.matching import Rename
     from spillway.apply.target.session import TargetPlan
@@ -104,9 +105,7 @@ class SlotCatchUp:
         tables: frozenset[TableName],
         start_lsn: int,
         upto_lsn: int,
-        before_commit: Callable[
-            [psycopg.Connection[tuple[Any, ...]], Mapping[TableName, TableName]], None
-        ],
+        before_commit: BeforeCommit,
     ) -> None:
         """Write what the slot has for *tables* in [*start_lsn*, *upto_lsn*)."""
         checked: list[str] = []
@@ -118,9 +117,7 @@ class SlotCatchUp:
         tables: frozenset[TableName],
         start_lsn: int,
         upto_lsn: int,
-        before_commit: Callable[
-            [psycopg.Connection[tuple[Any, ...]], Mapping[TableName, TableName]], None
-        ],
+        before_commit: BeforeCommit,
         checked: list[str],
     ) -> list[str]:
         """Write it, with *checked* constraints checked at the end of each of the source's

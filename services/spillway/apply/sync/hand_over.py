@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from spillway.apply.sync.sides import Sides
     from spillway.apply.sync.states import TableName, TableState, TableStates
 
+    #: Writes into the target's transaction that is open. It is given what the tables are called by
+    #: now, by what they were called.
+    BeforeCommit = Callable[["Connection", Mapping[TableName, TableName]], None]
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 #: What a table lacks when its last bit is left to the worker's thread.
@@ -44,7 +48,7 @@ class CatchUp(Protocol):
         tables: frozenset[TableName],
         start_lsn: int,
         upto_lsn: int,
-        before_commit: Callable[[Connection, Mapping[TableName, TableName]], None],
+        before_commit: BeforeCommit,
     ) -> None:
         """Write the changes of *tables* that the slot has in transactions whose commit record
         starts in [*start_lsn*, *upto_lsn*), and what *before_commit* writes, in one transaction of
