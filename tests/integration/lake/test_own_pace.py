@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from harness.cluster import Database
     from harness.service import Service
     from spillway.storage.place import LakePath
+    from spillway.subscriber.model import TableState
 
 BIG, SMALL = "public.big", "public.small"
 HOUR = 3600.0
@@ -152,9 +153,9 @@ def test_a_table_at_its_own_pace(stage: _Stage) -> None:
         stage.change("UPDATE big SET v = 'w' WHERE id <= 10; UPDATE small SET v = 'w'")
         assert list(waiting.load(path)) == [BIG]
         assert next(commit_points.points(path)).loading == [BIG]
-        told = {t.table: t for t in _told(stage).tables}
-        assert told[BIG].waiting_since is not None
-        assert told[SMALL].waiting_since is None
+        # A batch is told after it is durable.
+        assert _wait(lambda: _table_told(stage, BIG).waiting_since is not None)
+        assert _table_told(stage, SMALL).waiting_since is None
     at = next(commit_points.points(path))
     assert at.loading == [BIG]
     with stage.running({"all": 1.0, SMALL: 0.0}):
@@ -200,10 +201,9 @@ def test_no_table_waits_for_another(stage: _Stage) -> None:
         assert int(first) <= before.lsn < newest.lsn_value
         assert before.current(BIG).where("v = 'v'").count() == 100
         assert before.tables() == [BIG, SMALL]
-        told = {t.table: t for t in _told(stage).tables}
-        assert told[BIG].waiting_since is not None
-        assert told[BIG].waiting_since == told[BIG].newest_change_at
-        assert told[SMALL].waiting_since is None
+        # A batch is told after it is durable, since when a table waits a moment before the rest.
+        assert _wait(lambda: _waits_since_its_newest_change(_table_told(stage, BIG)))
+        assert _table_told(stage, SMALL).waiting_since is None
 
         # More waits, of every kind; then who compares asks for an LSN, and all tables come to it.
         stage.change(
@@ -213,7 +213,7 @@ def test_no_table_waits_for_another(stage: _Stage) -> None:
         )
         assert list(waiting.load(path)) == [BIG]
         stage.verified()
-        assert _wait(lambda: _told(stage).tables[0].waiting_since is None)
+        assert _wait(lambda: _table_told(stage, BIG).waiting_since is None)
         assert next(commit_points.points(path)).loading == []
 
         stage.change("TRUNCATE big; INSERT INTO big VALUES (1, 'after', '')")
@@ -256,10 +256,14 @@ def _position(path: LakePath) -> int:
     return 0 if found is None else found.lsn_value
 
 
-def _told(stage: _Stage) -> RunStatus:
+def _table_told(stage: _Stage, name: str) -> TableState:
     told = RunStatus.load(stage.status)
     assert told is not None
-    return told
+    return next(table for table in told.tables if table.table == name)
+
+
+def _waits_since_its_newest_change(table: TableState) -> bool:
+    return table.waiting_since is not None and table.waiting_since == table.newest_change_at
 
 
 def _wait(ready: Callable[[], bool], timeout_s: float = 120.0) -> bool:
