@@ -7,16 +7,26 @@ again one of them is killed::
     jvm         Spark                                    service     spillway serve
     worker      a Python worker of an executor
 
+Or of the command alone, which has a JVM of its own (``--victims group,orphan,stopped``)::
+
+    group       driver, JVM and workers in one instant
+    orphan      the driver alone; the next command is started at once, beside what it left
+    stopped     the driver alone, whose JVM is stopped before (SIGSTOP) and goes on when the next
+                command has made a batch: whatever was in its hands then comes late
+
+What a driver leaves must end by itself, each time.
+
 The job is started again whenever it ended. After each kill the slot must not be confirmed beyond
 what the lake says that it has. At the end the job takes what is left; then each current table must
-equal the source (``spillway lake verify``), and no history have a change twice, or lack one of a
-table that is only inserted into.
+equal the source (``spillway lake verify``, and as delta-rs or PyIceberg read it), and no history
+have a change twice, or lack one of a table that is only inserted into.
 
     python -m harness.lake_kills --kills 100 --seed 1
     python -m harness.lake_kills --format parquet --kills 10 \\
         --option=--table --option=public.accounts
     python -m harness.lake_kills --format iceberg --kills 10 --by-position
     python -m harness.lake_kills --kills 100 --in-merges --by-position --lent-jvm
+    python -m harness.lake_kills --format iceberg --kills 25 --victims group,orphan,stopped
 
 Each option of ``lake run`` that is given goes to the job; what was killed when is printed as it
 happens. By position means all of it: no table is small then, and files are folded every few
@@ -59,12 +69,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httpx
 import psycopg
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from pyarrow import parquet
 from pyspark import SparkContext
 
 from harness import jvm, killed_driver
 from harness.cluster import Cluster
 from harness.driver_nursery import Driver, Nursery
+from harness.lake import iceberg_table
 from harness.python_nursery import quick_python
 from harness.serve_process import ServeProcess
 from spillway.lake.job.run import JobSettings, run_job
@@ -74,6 +87,7 @@ from spillway.lake.state import commit_points, position
 from spillway.lake.tables.delta.tables import application_of
 from spillway.lake.tables.iceberg import snapshots
 from spillway.lake.tables.iceberg.catalog import LakeCatalog
+from spillway.lake.tables.parquet.tables import current_path
 from spillway.lake.verify.run import VerifySettings, verify
 from spillway.pg.lsn import Lsn
 
@@ -86,6 +100,8 @@ if TYPE_CHECKING:
     from harness.driver_nursery import Told
 
 VICTIMS: Final = ("driver", "service", "postgres", "jvm", "worker")
+#: of the command alone
+OF_THE_COMMAND: Final = ("group", "orphan", "stopped")
 _NAMES: Final = ("public.accounts", "public.transfers", "public.log")
 _TABLES: Final = """
 CREATE TABLE accounts (id int PRIMARY KEY, balance numeric(12,2) NOT NULL, note text);
@@ -159,10 +175,12 @@ _UPKEEP_S: Final = 600
 _MAINTENANCE: Final = "spillway-lake-maintenance"
 #: A job that makes no batch for so long is stuck.
 _PROGRESS_TIMEOUT_S: Final = 900.0
+#: What a killed driver leaves has ended by then, on a busy machine, too.
+_ORPHAN_TIMEOUT_S: Final = 120.0
 #: Transactions that the writer is ahead of the lake's last batch at the most: on a busy machine
-#: batches would grow for ever; and those of kills in merges by position.
+#: batches would grow for ever; and where all time should be starts and kills.
 _AHEAD_MAX: Final = 300
-_AHEAD_BY_POSITION_MAX: Final = 50
+_AHEAD_SMALL_MAX: Final = 50
 #: With kills in merges by position: the share of transactions that have what Spark alone can merge.
 _SPARKS_BY_POSITION: Final = 0.001
 
@@ -171,11 +189,17 @@ class Writer(threading.Thread):
     """Moves money in transactions over all tables; goes on when the server comes back."""
 
     def __init__(
-        self, database: Database, seed: int, lake: Path, *, is_mostly_by_position: bool
+        self,
+        database: Database,
+        seed: int,
+        lake: Path,
+        *,
+        is_mostly_by_position: bool,
+        ahead_max: int,
     ) -> None:
         super().__init__(name="writer")
         self._is_mostly_by_position = is_mostly_by_position
-        self._ahead_max = _AHEAD_BY_POSITION_MAX if is_mostly_by_position else _AHEAD_MAX
+        self._ahead_max = ahead_max
         self._lake = lake
         self._newest, self._made = 0, 0
         self._database = database
@@ -282,6 +306,8 @@ class Job:
         self.has_jvm = spark is None
         self.process: subprocess.Popen[bytes] | Driver | None = None
         self.starts = 0
+        #: the sessions of killed drivers, which may have a JVM yet
+        self._left: list[int] = []
 
     def keep_running(self) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -346,6 +372,43 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
         return bool(found)
 
+    def leave(self) -> None:
+        """Kill the driver, and leave its JVM and its workers to themselves."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self._left.append(self.process.pid)
+        self.process = None
+
+    def stop_jvm(self) -> int | None:
+        """Stop the driver's JVM for now, and return its process; None: it has none."""
+        assert self.process is not None
+        found = [pid for pid in _session(self.process.pid) if b"java" in _command_line(pid)]
+        for pid in found[-1:]:
+            os.kill(pid, signal.SIGSTOP)
+            return pid
+        return None
+
+    def wait_for_orphans(self) -> None:
+        """Wait until nothing is there any more of what killed drivers left.
+
+        Raises:
+            AssertionError: something stays.
+        """
+        deadline = time.monotonic() + _ORPHAN_TIMEOUT_S
+        while left := [pid for each in self._left for pid in _session(each) if not _has_ended(pid)]:
+            said = [_command_line(pid).replace(b"\0", b" ")[:200] for pid in left]
+            assert time.monotonic() < deadline, f"left behind by a killed driver: {said}"
+            time.sleep(0.1)
+        self._left.clear()
+
+    def end_orphans(self) -> None:
+        """End what killed drivers left, at the end of a run that failed."""
+        for pid in [pid for session in self._left for pid in _session(session)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._left.clear()
+
     def log(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
 
@@ -357,6 +420,13 @@ def _session(leader: int) -> list[int]:
             if int((entry / "stat").read_text().rsplit(")", 1)[1].split()[3]) == leader:
                 found.append(int(entry.name))
     return found
+
+
+def _has_ended(pid: int) -> bool:
+    """Say whether a process is there in name only, until somebody asks how it ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    return True
 
 
 def _command_line(pid: int) -> bytes:
@@ -379,6 +449,7 @@ class LakeKills:
         *,
         by_position: bool = False,
         lent_jvm: bool = False,
+        victims: Sequence[str] = VICTIMS,
     ) -> None:
         """Begin it.
 
@@ -391,7 +462,9 @@ class LakeKills:
             options: of ``lake run``, for the job.
             by_position: no table is small, and all are merged by position.
             lent_jvm: drivers are forked, and most have this process's JVM; for kills in merges.
+            victims: what is killed, one after the other; kills in merges have their own.
         """
+        self._victims = victims
         assert not (lent_jvm and options), "options are the command's"
         self._format = table_format
         self._random = random.Random(seed)
@@ -407,7 +480,13 @@ class LakeKills:
         self.database.execute("INSERT" + _TABLES.split("INSERT", maxsplit=1)[1])
         self._merge: Literal["copy", "position"] = "position" if by_position else "copy"
         self.writer = Writer(
-            self.database, seed, self.path, is_mostly_by_position=by_position and lent_jvm
+            self.database,
+            seed,
+            self.path,
+            is_mostly_by_position=by_position and lent_jvm,
+            ahead_max=_AHEAD_SMALL_MAX
+            if (by_position and lent_jvm) or set(victims) <= set(OF_THE_COMMAND)
+            else _AHEAD_MAX,
         )
         self._held = contextlib.ExitStack()
         python = self._quick_python() if lent_jvm else None
@@ -539,6 +618,7 @@ class LakeKills:
 
     def close(self) -> None:
         self.job.end()
+        self.job.end_orphans()
         self.serve.stop()
         if self._nursery is not None:
             self._nursery.close()
@@ -560,7 +640,7 @@ class LakeKills:
         if self._random.random() < 0.8:
             self._wait_for_a_batch()
         time.sleep(self._random.random() * 3)
-        victim = VICTIMS[self.kills.total() % len(VICTIMS)]
+        victim = self._victims[self.kills.total() % len(self._victims)]
         self._kill(victim)
         self.kills[victim] += 1
         return victim
@@ -663,6 +743,8 @@ class LakeKills:
             self._cluster.kill()
             time.sleep(self._random.random())
             self._cluster.start()
+        elif victim in OF_THE_COMMAND:
+            self._kill_command(victim)
         else:
             # Workers come with the first task.
             deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
@@ -670,6 +752,24 @@ class LakeKills:
                 self.job.keep_running()
                 assert time.monotonic() < deadline, f"no {victim} to kill: {self.job.log()}"
                 time.sleep(0.1)
+
+    def _kill_command(self, how: str) -> None:
+        """Kill the command with its JVM, or without; see that in the end none is left."""
+        self.job.keep_running()
+        if how == "group":
+            self.job.end()
+        elif how == "stopped" and (stopped := self.job.stop_jvm()) is not None:
+            try:
+                self.job.leave()
+                # It has the lake, and goes on with what the other one was about.
+                self._wait_for_a_batch()
+            finally:
+                os.kill(stopped, signal.SIGCONT)
+        else:
+            self.job.leave()
+            # Beside what is left.
+            self.job.keep_running()
+        self.job.wait_for_orphans()
 
     def _wait_for_a_batch(self) -> None:
         before = newest_lsn(self.path)
@@ -771,6 +871,10 @@ class LakeKills:
         outcome = verify(settings, spark=spark)
         assert outcome.equal, "\n".join(map(str, outcome.tables))
         assert len(outcome.tables) == 3
+        for name in _NAMES:
+            missing, extra = self._differences(name)
+            assert not missing, f"{name}: another reader lacks {missing}"
+            assert not extra, f"{name}: another reader has {extra}"
         now = Lake(spark, self.path).at()
         for table in now.tables():
             history = now.history(table)
@@ -778,6 +882,27 @@ class LakeKills:
             assert twice == 0, f"{twice} changes of {table} are in its history twice"
         written = self.database.value("SELECT count(*) FROM transfers")
         assert now.history("public.transfers").count() == written
+
+    def _differences(self, name: str) -> tuple[list[Any], list[Any]]:
+        """Return some rows of the source that a current table lacks, as a reader that isn't Spark
+        has it, and some that it has beyond the source's.
+        """
+        folder = self.path / "current" / name
+        if self._format == "iceberg":
+            rows = iceberg_table(self.path, "current", name).scan().to_arrow()
+        elif self._format == "delta":
+            tables = QueryBuilder().register("t", DeltaTable(str(folder)))
+            rows = pa.table(tables.execute("SELECT * FROM t").read_all())
+        else:
+            rows = parquet.read_table(current_path(self.path, name))
+        columns = {"public.log": ["line", "n", "_copies"]}.get(name) or rows.column_names
+        stored = Counter(zip(*(rows.column(each).to_pylist() for each in columns), strict=True))
+        wanted = f"SELECT {', '.join(columns)} FROM {name}"
+        if "_copies" in columns:
+            wanted = f"SELECT line, n, count(*) FROM {name} GROUP BY line, n"
+        with self.database.connect() as connection:
+            source = Counter(connection.execute(wanted).fetchall())
+        return list((source - stored).items())[:5], list((stored - source).items())[:5]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -794,6 +919,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--lent-jvm", action="store_true", help="one JVM for most drivers; for --in-merges"
     )
+    parser.add_argument("--victims", default=",".join(VICTIMS), help="in turn, with commas")
     parser.add_argument("--compare-every", type=int, default=20, help="kills in merges")
     parser.add_argument("--seconds", type=float, help="kill for so long, not so often")
     parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
@@ -808,6 +934,7 @@ def main(arguments: list[str] | None = None) -> int:
         run = LakeKills(
             directory, cluster, chosen.jars, chosen.seed, chosen.format, chosen.option,
             by_position=chosen.by_position, lent_jvm=chosen.lent_jvm,
+            victims=chosen.victims.split(","),
         )  # fmt: skip
         try:
             run.run(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from harness.remedies import remedy
 from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake.batch.materialize import BatchReport
 from spillway.lake.job.run import JobSettings
@@ -121,3 +123,22 @@ def test_settings_of_one_and_of_several(tmp_path: Path) -> None:
     position.store(every.path, LakePosition("a", "main", "db", "delta", "0/1"))
     with pytest.raises(LakeTableConflict, match="slot a alone"):
         settings_of(every, ["a", "b"], None)
+
+
+@pytest.mark.follows_hint("lake_table_conflict")
+def test_one_above_the_lakes_of_several(tmp_path: Path) -> None:
+    every = JobSettings(slot="", path=tmp_path / "lakes", checkpoint=Path())
+    for name in ("b", "a"):
+        position.store(every.path / name, LakePosition(name, "main", "db", "delta", "0/1"))
+    with pytest.raises(LakeTableConflict, match=r"several slots .*\(a, b\)") as caught:
+        settings_of(every, ["c"], None)
+    words = remedy(caught.value, "lake_table_conflict").split()
+    own = Path(words[words.index("--lake") + 1])
+    (one,) = settings_of(replace(every, path=own), ["c"], None)
+    assert one.path == own == every.path / "c"
+    # Theirs, and one of theirs alone.
+    assert len(settings_of(every, ["a", "b"], None)) == 2
+    (one,) = settings_of(replace(every, path=every.path / "a"), ["a"], None)
+    # One that was there before goes on.
+    position.store(every.path, LakePosition("c", "main", "db", "delta", "0/1"))
+    (one,) = settings_of(every, ["c"], None)

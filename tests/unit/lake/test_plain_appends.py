@@ -32,6 +32,7 @@ from spillway.lake.tables.delta.merge import open_table
 from spillway.lake.tables.delta.tables import DeltaTables
 from spillway.lake.tables.iceberg import snapshots
 from spillway.lake.tables.iceberg.tables import IcebergTables
+from spillway.lake.tables.parquet import tables as parquet_tables
 from spillway.lake.tables.parquet.tables import ParquetTables
 from spillway.storage.place import ObjectPath
 
@@ -225,6 +226,43 @@ def test_parquet(tmp_path: Path) -> None:
     assert pq.read_table(file).cast(rows.schema).equals(rows)
     # Its current tables are written whole, which is Spark's.
     assert not tables.merge_plain(NAME, 0, COLUMNS, ("id",), batch(0, 100), rows)
+
+
+def test_a_late_writer_in_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM of a killed driver goes on with the batch that the next driver writes, too: what it
+    writes late is not among the rows.
+    """
+    tables = ParquetTables(None, tmp_path, "shop")  # type: ignore[arg-type] # Spark is not asked
+    rows = changes(50, ("I", row(1, 0)), ("D", {"id": 2}))
+    left: list[Path] = []
+
+    def killed(written: pa.Table, directory: Path) -> None:
+        left.append(directory)
+        directory.mkdir()
+        raise KeyboardInterrupt
+
+    def beside_it(written: pa.Table, directory: Path) -> None:
+        directory.mkdir()
+        pq.write_table(written, directory / "part-0.parquet")
+        left[0].mkdir(exist_ok=True)
+        pq.write_table(written, left[0] / "part-1.parquet")
+
+    monkeypatch.setattr(parquet_tables, "_write_here", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tables.append_plain(NAME, rows, batch(0, 100))
+    monkeypatch.setattr(parquet_tables, "_write_here", beside_it)
+    assert tables.append_plain(NAME, rows, batch(0, 100))
+    (file,) = (tmp_path / HISTORY / NAME).glob("end_lsn=*/*.parquet")
+    assert pq.read_table(file).num_rows == 2
+    # What it left goes with the next batch.
+    assert left[0].exists()
+    monkeypatch.undo()
+    assert tables.append_plain(NAME, rows, batch(100, 200))
+    assert sorted(each.name for each in (tmp_path / HISTORY / NAME).iterdir()) == [
+        "_table.json",
+        f"end_lsn={100:020d}",
+        f"end_lsn={200:020d}",
+    ]
 
 
 def test_what_delta_leaves_to_spark(tmp_path: Path) -> None:

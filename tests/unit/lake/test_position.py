@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,13 +90,55 @@ def test_a_damaged_position(tmp_path: Path) -> None:
         position.load(tmp_path)
 
 
+@pytest.mark.follows_hint("lake_table_conflict")
 def test_one_job_a_lake(tmp_path: Path) -> None:
+    position.check(tmp_path, "delta", SLOT, has_checkpoint=False)
+    program = (
+        "import sys; from pathlib import Path; from spillway.lake.state import position\n"
+        "with position.locked(Path(sys.argv[1])):\n"
+        "    print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None
+        try:
+            assert first.stdout.readline() == "held\n"
+            who = f"another job is at work on the lake at {tmp_path}: process {first.pid} of "
+            for second in (
+                lambda: position.locked(tmp_path).__enter__(),
+                lambda: position.check_free(tmp_path, SLOT.slot_name, "delta"),
+                lambda: position.check_free(tmp_path, "another", "delta"),
+            ):
+                with pytest.raises(LakeTableConflict, match=re.escape(who)) as caught:
+                    second()
+                said = remedy(caught.value, "lake_table_conflict")
+                assert "with SIGTERM" in said
+                assert "--lake" in said
+            # A lake of its own, as it says.
+            position.check_free(tmp_path / "another", "another", "delta")
+            first.send_signal(signal.SIGTERM)
+            first.wait()
+            position.check_free(tmp_path, SLOT.slot_name, "delta")
+        finally:
+            first.kill()
+    # What stands in the file is of one that has ended.
+    with position.locked(tmp_path), pytest.raises(LakeTableConflict, match=f"{os.getpid()} of"):
+        position.locked(tmp_path).__enter__()
+    for slot, table_format, why in (
+        ("another", "delta", "slot 'shop'"),
+        ("shop", "parquet", "table format 'delta'"),
+    ):
+        with pytest.raises(LakeTableConflict, match=f"is of {why}"):
+            position.check_free(tmp_path, slot, table_format)
+    # One that says nothing of itself, as that of an older release.
     with position.locked(tmp_path):
-        second = position.locked(tmp_path)
-        with pytest.raises(LakeTableConflict, match="another job"):
-            second.__enter__()
-    with position.locked(tmp_path):
-        pass
+        (tmp_path / "_spillway" / "lock").write_text("")
+        with pytest.raises(LakeTableConflict, match=re.escape(f"{tmp_path} (Stop")):
+            position.locked(tmp_path).__enter__()
 
 
 @pytest.mark.follows_hint("lake_error")

@@ -20,6 +20,7 @@ from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, Spillw
 from spillway.lake.job.run import JobSettings, JobSummary, check_settings, run_job, stop_event
 from spillway.lake.session import session_for
 from spillway.lake.state import position
+from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     import threading
@@ -49,11 +50,13 @@ def settings_of(
 
     Raises:
         InvalidRequest: a slot is named twice.
-        LakeTableConflict: several slots, and a lake of one at the path itself.
+        LakeTableConflict: several slots, and a lake of one at the path itself; or one, and lakes of
+            several below it.
     """
     if len(set(slots)) < len(slots):
         raise InvalidRequest("a slot is named twice", hint="Name each --slot once.")
     if len(slots) == 1:
+        _check_alone(settings.path, slots[0])
         own = checkpoint or settings.path / "_spillway" / "checkpoint"
         return [replace(settings, slot=slots[0], checkpoint=own)]
     if (found := position.load(settings.path)) is not None:
@@ -73,6 +76,19 @@ def settings_of(
         )
         for slot in slots
     ]
+
+
+def _check_alone(path: LakePath, slot: str) -> None:
+    """Refuse a new lake where the lakes of several slots are: their job could not begin again."""
+    if isinstance(path, ObjectPath) or not path.is_dir() or position.load(path) is not None:
+        return
+    below = sorted(file.parts[-3] for file in path.glob("*/_spillway/lake.json"))
+    if below:
+        raise LakeTableConflict(
+            f"{path} has the lakes of several slots in directories below it ({', '.join(below)})",
+            hint=f"Name a directory of its own: --lake {path / slot}",
+            slot=slot,
+        )
 
 
 def run_jobs(
@@ -103,6 +119,9 @@ def run_jobs(
     short = first.trigger == "available-now"
     for job in jobs:
         check_settings(job)
+    if len(jobs) == 1:
+        # That of one of several is told as its run's, and the others go on.
+        position.check_free(first.path, first.slot, first.table_format)
     with (
         session_for(first, first.table_format, spark, short=short) as session,
         stop_event(stop) as stopping,

@@ -9,8 +9,10 @@ position is written, durably, and only then is the slot confirmed. That order gi
 - a batch that begins after the lake's position would leave a gap.
 
 The lock keeps a second job away from the same lake: two of them would only take turns at failing.
-On object storage it is a lease (:mod:`spillway.lake.lease`), and the position is replaced on
-condition that it is not ahead already.
+Who holds it stands in its file, for whoever is kept away; the file of one that was killed says what
+nobody asks, as the kernel gave its lock back. On object storage it is a lease
+(:mod:`spillway.lake.lease`), and the position is replaced on condition that it is not ahead
+already.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict, LeaseLost
@@ -29,12 +33,16 @@ from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, StorageChanged, replace_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from spillway.consumer.slot import SlotPosition
     from spillway.storage.place import LakePath
 
 _FORMAT_VERSION: Final = 1
+_ONE_JOB: Final = (
+    "Stop it first, with SIGTERM: one job a lake. Another slot has its lake in a directory of its "
+    "own: name that with --lake."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +170,7 @@ def check(
             )
         store(path, fresh)
         return fresh
-    for field in ("slot", "source", "database", "table_format"):
-        if getattr(found, field) != getattr(fresh, field):
-            raise LakeTableConflict(
-                f"the lake at {path} is of {field.replace('_', ' ')} {getattr(found, field)!r}, "
-                f"not {getattr(fresh, field)!r}",
-                hint="Use a path of its own for each slot and format.",
-                slot=slot.slot_name,
-            )
+    _check_same(path, found, asdict(fresh))
     if slot.confirmed_flush_lsn > found.lsn_value:
         raise LakeBehindSlot(
             f"slot {slot.slot_name} was confirmed up to {Lsn(slot.confirmed_flush_lsn)} and the "
@@ -183,6 +184,31 @@ def check(
     return found
 
 
+def _check_same(path: LakePath, found: LakePosition, wanted: Mapping[str, str]) -> None:
+    for field in ("slot", "source", "database", "table_format"):
+        if field in wanted and getattr(found, field) != wanted[field]:
+            raise LakeTableConflict(
+                f"the lake at {path} is of {field.replace('_', ' ')} {getattr(found, field)!r}, "
+                f"not {wanted[field]!r}",
+                hint="Use a path of its own for each slot and format.",
+                slot=wanted["slot"],
+            )
+
+
+def check_free(path: LakePath, slot_name: str, table_format: str) -> None:
+    """Refuse the lake at *path* to a job that it can't be for, before that costs a JVM;
+    :func:`check` and :func:`locked` look again. There need not be a lake.
+
+    Raises:
+        LakeTableConflict: another job is at work on it, or it is of another slot or format.
+    """
+    if not isinstance(path, ObjectPath):
+        with locked(path):
+            pass
+    if (found := load(path)) is not None:
+        _check_same(path, found, {"slot": slot_name, "table_format": table_format})
+
+
 @contextmanager
 def locked(path: LakePath) -> Iterator[None]:
     """Hold the lake at *path* for this process; the lock goes with the process, however it ends.
@@ -191,7 +217,7 @@ def locked(path: LakePath) -> Iterator[None]:
         LakeTableConflict: another process has it.
     """
     if isinstance(path, ObjectPath):
-        with lease.held(path):
+        with lease.held(path, _ONE_JOB):
             yield
         return
     (path / "_spillway").mkdir(parents=True, exist_ok=True)
@@ -201,12 +227,26 @@ def locked(path: LakePath) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LakeTableConflict(
-                f"another job is at work on the lake at {path}",
-                hint="Stop it first: one job a lake.",
+                f"another job is at work on the lake at {path}{_holder(descriptor)}",
+                hint=_ONE_JOB,
             ) from None
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        told = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+        # One that is kept away meanwhile reads it without a name, not half of one.
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(told).encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    """Return who holds a lock, to be put after what is told; empty: it has not said yet."""
+    try:
+        told = json.loads(os.pread(descriptor, 4096, 0))
+        return f": process {told['pid']} of {told['host']}, since {told['since']}"
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def is_locked(path: LakePath) -> bool:

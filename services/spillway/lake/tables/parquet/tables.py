@@ -11,10 +11,11 @@
     current/<table>/_table.json                                    slot, schema, key, which copy
                                                                    counts, the first LSN
 
-A batch is written into a directory that readers don't see, synced, and renamed into place: the
-rename is the commit, and the LSN in the name is what it goes up to. The current table is written
-whole for each batch (Parquet files don't change), and one atomic replacement of ``_table.json``
-moves readers to the new copy; the one before it stays for readers that are at work, older ones go.
+A batch is written into a directory that readers don't see, a new one at each try, synced, and
+renamed into place: the rename is the commit, and the LSN in the name is what it goes up to. The
+current table is written whole for each batch (Parquet files don't change), and one atomic
+replacement of ``_table.json`` moves readers to the new copy; the one before it stays for readers
+that are at work, older ones go.
 
 Honest limits: a batch costs as much as the table is large; readers must follow ``_table.json``
 (:func:`current_path`); the rename is atomic on a POSIX file system only, not on object storage. Use
@@ -24,7 +25,9 @@ Delta for anything but small tables.
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import uuid
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -293,18 +296,22 @@ class ParquetTables:
     def _place(self, table: Path, name: str, write: Callable[[Path], None]) -> None:
         """Have *write* make a directory, which becomes *name* in one step."""
         # A copy that was renamed but not pointed to is left by a crash, and is written again.
-        for leftover in (table / f".{name}", table / name):
-            if (leftover / LOAD_MARK).exists():
-                raise LakeTableConflict(
-                    f"{leftover} has loaded rows, and a batch ends at the same byte",
-                    hint="Give --max-bytes-per-batch as a multiple of 8: no record of WAL ends "
-                    "elsewhere.",
-                )
-            if leftover.exists():
-                shutil.rmtree(leftover)
-        write(table / f".{name}")
-        sync_files_in(table / f".{name}")
-        put_in_place(table / f".{name}", table / name)
+        if (table / name / LOAD_MARK).exists():
+            raise LakeTableConflict(
+                f"{table / name} has loaded rows, and a batch ends at the same byte",
+                hint="Give --max-bytes-per-batch as a multiple of 8: no record of WAL ends "
+                "elsewhere.",
+            )
+        if (table / name).exists():
+            shutil.rmtree(table / name)
+        # The JVM of a driver that was killed may be at work yet, on the same batch: what it writes
+        # is in a directory that nobody renames any more, not in ours.
+        for leftover in table.glob(f".{_kind_of(name)}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        made = table / f".{name}.{uuid.uuid4().hex}"
+        write(made)
+        sync_files_in(made)
+        put_in_place(made, table / name)
 
     def _describe(self, kind: str, name: str, schema: StructType, facts: dict[str, Any]) -> None:
         description = {"slot": self._slot_name, "schema": schema.jsonValue(), **facts}
@@ -321,6 +328,13 @@ class ParquetTables:
 def _write_here(rows: pa.Table, directory: Path) -> None:
     directory.mkdir()
     pq.write_table(rows, directory / "part-0.parquet", store_schema=False)
+
+
+def _kind_of(directory: str) -> str:
+    """Return what the directory's name begins with, before its number."""
+    found = re.match(r"\D+", directory)
+    assert found is not None
+    return found[0]
 
 
 def _spark_schema(description: dict[str, Any]) -> StructType:
