@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from spillway.apply.exact.writer import ExactOptions
 from spillway.apply.sync import indexes
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.forget import forget_subscription
-from spillway.errors import TargetRowRefused
+from spillway.errors import SpillwayError, TargetRowRefused
 from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from spillway.apply.sync.table_sync import Connection, TableSync
 
 _SMALL_RANGE = 64 << 10
+#: within which what is told to stop has ended
+_BOUND_S = 30
 
 
 class Room:
@@ -790,3 +793,52 @@ def test_what_is_altered_while_it_is_copied_is_copied_anew(room: Room) -> None:
     sync.refresh()
     wait_until("it is forgotten", lambda: "t3" not in _states(sync))
     sync.stop()
+
+
+@pytest.mark.parametrize("way", ["no reading", deep("no writing"), "a trigger waits"])
+def test_a_copy_is_stopped_while_the_target_takes_nothing(room: Room, way: str) -> None:
+    """Before its COPY, when that begins, or in the middle, when both sides' buffers are full. It
+    ends while that is so, nothing of it is there, and the next program copies all.
+    """
+    ends, source, target = _filled(room, rows=0)
+    source.execute("INSERT INTO t0 SELECT n, n, repeat('x', 1000) FROM generate_series(1, 20000) n")
+    sync = ends.sync(Told())
+
+    def copy() -> None:
+        with suppress(SpillwayError):
+            sync.first_copy(ends.position())
+
+    copying = threading.Thread(target=copy)
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {}"
+    with target.connect() as blocker:
+        if way == "no reading":
+            blocker.execute("BEGIN; LOCK TABLE t0 IN ACCESS EXCLUSIVE MODE")
+        elif way == "no writing":
+            blocker.execute("BEGIN; LOCK TABLE t0 IN SHARE MODE")
+        else:
+            blocker.execute(
+                "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS"
+                " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';"
+                "CREATE TRIGGER t BEFORE INSERT ON t0 FOR EACH ROW EXECUTE FUNCTION waits();"
+                "ALTER TABLE t0 ENABLE ALWAYS TRIGGER t; SELECT pg_advisory_lock(1)"
+            )
+        copying.start()
+        wait_until(
+            "the target waits",
+            lambda: bool(target.value(waits.format("wait_event_type = 'Lock'"))),
+        )
+        if way == "a trigger waits":
+            wait_until(
+                "nobody takes what the source has",
+                lambda: bool(source.value(waits.format("wait_event = 'ClientWrite'"))),
+            )
+        sync.stop()
+        copying.join(_BOUND_S)
+        assert not copying.is_alive()
+    assert _rows(target) == []
+    if way == "a trigger waits":
+        target.execute("DROP TRIGGER t ON t0")
+    again = ends.sync(Told())
+    again.first_copy(ends.position())
+    assert _rows(target) == _rows(source)
+    again.stop()

@@ -8,7 +8,12 @@ and rows need not be whole in one.
 libpq is called by addresses that the caller looked up: it is the one that made the connections.
 TLS and authentication stay libpq's, so nothing is read beside it.
 
-Source: PQgetCopyData, PQputCopyData (src/interfaces/libpq/fe-exec.c)
+The target's connection does not block: whoever waits in PQputCopyData for a server that takes
+nothing, as long as a lock or a trigger has it wait, hears of nobody who wants to stop. libpq keeps
+what it could not send, without a bound of its own; so nothing more is read from the source until
+that is gone, and at most a chunk and a row wait.
+
+Source: PQgetCopyData, PQputCopyData, PQflush (src/interfaces/libpq/fe-exec.c)
 """
 
 from libc.errno cimport EINTR, errno
@@ -23,17 +28,20 @@ cdef extern from "<poll.h>" nogil:
         short revents
     int poll(pollfd *fds, unsigned long nfds, int timeout)
     int POLLIN
+    int POLLOUT
 
 cdef extern from *:
     """
     typedef int (*spillway_get_copy_data)(void *connection, char **buffer, int is_async);
     typedef int (*spillway_put_copy_data)(void *connection, const char *buffer, int size);
+    typedef int (*spillway_flush)(void *connection);
     typedef int (*spillway_consume_input)(void *connection);
     typedef int (*spillway_socket)(const void *connection);
     typedef void (*spillway_free)(void *buffer);
     """
     ctypedef int (*spillway_get_copy_data)(void *, char **, int) noexcept nogil
     ctypedef int (*spillway_put_copy_data)(void *, const char *, int) noexcept nogil
+    ctypedef int (*spillway_flush)(void *) noexcept nogil
     ctypedef int (*spillway_consume_input)(void *) noexcept nogil
     ctypedef int (*spillway_socket)(const void *) noexcept nogil
     ctypedef void (*spillway_free)(void *) noexcept nogil
@@ -59,20 +67,23 @@ cdef class CopyRelay:
 
     Args:
         source: its PGconn's address, in COPY OUT.
-        target: its PGconn's address, in COPY IN.
-        functions: the addresses of PQgetCopyData, PQputCopyData, PQconsumeInput, PQsocket and
-            PQfreemem.
+        target: its PGconn's address, in COPY IN, not blocking.
+        functions: the addresses of PQgetCopyData, PQputCopyData, PQflush, PQconsumeInput, PQsocket
+            and PQfreemem.
     """
 
     cdef void *_source
     cdef void *_target
     cdef spillway_get_copy_data _get
     cdef spillway_put_copy_data _put
+    cdef spillway_flush _send
     cdef spillway_consume_input _consume
     cdef spillway_socket _socket
     cdef spillway_free _free
     cdef char *_chunk
     cdef Py_ssize_t _filled
+    # libpq keeps what the target did not take yet
+    cdef bint _has_unsent
     cdef readonly long long size
     cdef readonly long long messages
 
@@ -82,12 +93,13 @@ cdef class CopyRelay:
             raise MemoryError
 
     def __init__(self, uintptr_t source, uintptr_t target, tuple functions not None):
-        cdef uintptr_t get, put, consume, socket, release
-        get, put, consume, socket, release = functions
+        cdef uintptr_t get, put, send, consume, socket, release
+        get, put, send, consume, socket, release = functions
         self._source = <void *> source
         self._target = <void *> target
         self._get = <spillway_get_copy_data> get
         self._put = <spillway_put_copy_data> put
+        self._send = <spillway_flush> send
         self._consume = <spillway_consume_input> consume
         self._socket = <spillway_socket> socket
         self._free = <spillway_free> release
@@ -96,7 +108,9 @@ cdef class CopyRelay:
         free(self._chunk)
 
     def run(self, Py_ssize_t size, int wait_ms):
-        """Pass on about *size* bytes, or what comes until nothing comes for *wait_ms*."""
+        """Pass on about *size* bytes, or what comes until nothing comes, or nothing is taken, for
+        *wait_ms*.
+        """
         cdef int ended
         with nogil:
             ended = self._run(size, wait_ms)
@@ -108,6 +122,19 @@ cdef class CopyRelay:
         cdef Py_ssize_t passed = 0
         cdef pollfd waiting
         while passed < size:
+            if self._has_unsent:
+                waiting.fd = self._socket(self._target)
+                # What it says while it takes data is an error, which is the caller's to read.
+                waiting.events = POLLIN | POLLOUT
+                waiting.revents = 0
+                got = poll(&waiting, 1, wait_ms)
+                if got == 0 or (got < 0 and errno == EINTR):
+                    return _GOES_ON
+                if got < 0 or not self._send_unsent():
+                    return _TARGET_FAILED
+                if waiting.revents & POLLIN:
+                    return _GOES_ON
+                continue
             got = self._get(self._source, &message, 1)
             if got > 0:
                 passed += got
@@ -137,14 +164,20 @@ cdef class CopyRelay:
         if self._filled + size > CHUNK_BYTES and not self._flush():
             return False
         if size > CHUNK_BYTES:
-            return self._put(self._target, message, <int> size) == 1
+            return self._pass_on(message, size)
         memcpy(self._chunk + self._filled, message, size)
         self._filled += size
         return True
 
     cdef bint _flush(self) noexcept nogil:
-        cdef int put = 1
-        if self._filled:
-            put = self._put(self._target, self._chunk, <int> self._filled)
-            self._filled = 0
-        return put == 1
+        cdef Py_ssize_t filled = self._filled
+        self._filled = 0
+        return filled == 0 or self._pass_on(self._chunk, filled)
+
+    cdef bint _pass_on(self, const char *data, Py_ssize_t size) noexcept nogil:
+        return self._put(self._target, data, <int> size) == 1 and self._send_unsent()
+
+    cdef bint _send_unsent(self) noexcept nogil:
+        cdef int left = self._send(self._target)
+        self._has_unsent = left > 0
+        return left >= 0

@@ -6,7 +6,10 @@ between it looks whether it is to stop. Both servers' command tags say how many 
 agree, unless the target has triggers that may leave rows out.
 
 A copy that is stopped, or whose source fails, ends the target's COPY with an error, so that its
-transaction can't commit half of it.
+transaction can't commit half of it. A target may answer late, and take nothing meanwhile: another
+session's lock, or a trigger, is in the way of its COPY's beginning, of a row, or of its end. It is
+waited for as long as nobody wants to stop; then its session ends in the middle of the COPY, which
+has its transaction rolled back.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ _WAIT_MS: Final = 200
 _FUNCTIONS: Final = (
     "PQgetCopyData",
     "PQputCopyData",
+    "PQflush",
     "PQconsumeInput",
     "PQsocket",
     "PQfreemem",
@@ -86,17 +90,21 @@ def copy_range(
     result = reading.exec_(encoded(plan.from_source(part), source))
     if result.status != pq.ExecStatus.COPY_OUT:
         raise _source_error(psycopg.errors.error_from_result(result), plan, source)
-    result = writing.exec_(encoded(plan.into_target, target))
-    if result.status != pq.ExecStatus.COPY_IN:
+    writing.nonblocking = 1
+    begun = _begin(writing, encoded(plan.into_target, target), is_over)
+    if begun is None:
         _give_up(reading)
-        raise psycopg.errors.error_from_result(result)
+        writing.finish()
+        raise _stopped(plan)
+    if isinstance(begun, psycopg.Error):
+        _give_up(reading)
+        raise begun
     relay = CopyRelay(_address(reading), _address(writing), _functions())
-    # As psycopg has it, data that the target is not ready for would be gathered without a bound.
-    writing.nonblocking = 0
     try:
         read = _relay(relay, source, target, plan, told, is_over)
     except BaseException as error:
-        _end(writing, type(error).__name__.encode(), lambda: False)
+        if _end(writing, type(error).__name__.encode(), is_over) is None:
+            writing.finish()
         _give_up(reading)
         raise
     # Without the source's end the target has failed, and says how.
@@ -188,25 +196,57 @@ def _ended(connection: pq.abc.PGconn) -> int | psycopg.Error:
     return found
 
 
+def _begin(
+    target: pq.abc.PGconn, query: bytes, is_over: Callable[[], bool]
+) -> bool | psycopg.Error | None:
+    """Begin the target's COPY; return None if it was over before the target answered."""
+    try:
+        target.send_query(query)
+        if not _await_answer(target, is_over):
+            return None
+        result = target.get_result()
+    except psycopg.Error as broken:
+        return broken
+    if result is not None and result.status == pq.ExecStatus.COPY_IN:
+        return True
+    if result is None or result.status == pq.ExecStatus.COMMAND_OK:
+        return psycopg.OperationalError(target.get_error_message() or "the connection broke")
+    # As of any query, what is behind its error is taken, too.
+    while target.get_result() is not None:
+        pass
+    return psycopg.errors.error_from_result(result)
+
+
 def _end(
     target: pq.abc.PGconn, error: bytes | None, is_over: Callable[[], bool]
 ) -> int | psycopg.Error | None:
     """End the target's COPY, with an error if one is given; return None if it was over before the
     target answered.
     """
-    target.nonblocking = 1
     try:
         target.put_copy_end(error)
-        # It may answer late: a row of another session, or a trigger, may be in the way. libpq
-        # would wait for that with the interpreter's lock, and the whole program with it.
-        while (unsent := target.flush()) or target.is_busy():
-            select.select([target.socket], [target.socket] if unsent else [], [], _WAIT_MS / 1e3)
-            target.consume_input()
-            if is_over():
-                return None
+        if not _await_answer(target, is_over):
+            return None
     except psycopg.Error as broken:
         return broken
     return _ended(target)
+
+
+def _await_answer(target: pq.abc.PGconn, is_over: Callable[[], bool]) -> bool:
+    """Send what is left and wait for what the target says to it; return False if it was over
+    before. libpq alone would wait for ever, with the interpreter's lock.
+
+    Raises:
+        psycopg.Error: the connection broke.
+    """
+    was_over = False
+    while (unsent := target.flush()) or target.is_busy():
+        if was_over:
+            return False
+        select.select([target.socket], [target.socket] if unsent else [], [], _WAIT_MS / 1e3)
+        target.consume_input()
+        was_over = is_over()
+    return True
 
 
 def _give_up(source: pq.abc.PGconn) -> None:
@@ -225,7 +265,7 @@ def _source_error(error: psycopg.Error, plan: CopyPlan, source: Connection) -> S
 
 
 @cache
-def _functions() -> tuple[int, int, int, int, int]:
+def _functions() -> tuple[int, int, int, int, int, int]:
     """Return the addresses of libpq's functions, of the libpq that psycopg uses."""
     if pq.__impl__ == "python":
         library = importlib.import_module("psycopg.pq._pq_ctypes").pq
@@ -233,7 +273,7 @@ def _functions() -> tuple[int, int, int, int, int]:
         # Looking a name up in a module also looks into what it was linked with.
         file = sys.modules[pq.PGconn.__module__].__file__
         library = ctypes.CDLL(file)
-    get, put, consume, socket, free = (
+    get, put, flush, consume, socket, free = (
         ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS
     )
-    return get, put, consume, socket, free
+    return get, put, flush, consume, socket, free

@@ -159,6 +159,9 @@ class FirstCopy:
             copiers.run(copies, self._settings.connections, self._finish)
         finally:
             self._copies = ()
+        if self._stopping.is_set():
+            # What failed was cancelled, perhaps: what is durable of it stays.
+            return
         with self._sides.target_session() as target:
             for copy in copies:
                 if copy.failed is not None:

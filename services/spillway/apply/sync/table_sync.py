@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _POLL_S: Final = 0.2
+#: how often what the thread waits for is cancelled, once it is to stop
+_STOP_LOOK_S: Final = 0.2
 #: of the first copy, when connections break
 _ATTEMPTS: Final = 6
 
@@ -257,11 +259,16 @@ class TableSync:
         return self._copy.progress()
 
     def stop(self) -> None:
-        """End what runs; what is durable stays. Safe to repeat."""
+        """End what runs; what is durable stays. Safe to repeat: who stops a first copy has to until
+        that is over, for its next statement may wait, too.
+        """
         self._stopping.set()
         self._wanted.set()
+        self._sides.cancel()
         if self._thread is not None:
-            self._thread.join()
+            while self._thread.is_alive():
+                self._sides.cancel()
+                self._thread.join(_STOP_LOOK_S)
             self._thread = None
         self._snapshot.let_go()
         self._hand_over.close()
