@@ -16,6 +16,9 @@ After those the stream is opened again at the target's position, where the trans
 begins, :data:`_ATTEMPTS` times. So it is where DDL of a partitioned table meets partitions that
 lack what is before it, when they have that.
 
+Where the slot was moved past the target, to skip a transaction, the target is brought there first:
+without the rows, and with the DDL, if that is followed (:mod:`spillway.apply.schema.skipped`).
+
 **When nothing comes.** A keepalive says how far the slot may be confirmed though nothing came for
 it. That position is written to the target, too, at most every :data:`_IDLE_RECORD_S`, and confirmed
 after that: so the target is never behind the slot, and a target that is (restored from a backup, or
@@ -126,6 +129,8 @@ class _Run:
         self._writers = Writers(settings, session, status, stopping, self._wake)
         self._sync = self._writers.sync
         self._stream: ArrivingChanges | None = None
+        #: up to where rows are given up, while DDL from before that is not met; else 0
+        self._skips_to = Lsn(0)
         self._flush_look_at = 0.0
         self._idle_record_at = 0.0
 
@@ -154,7 +159,6 @@ class _Run:
                 self._status.copied(sync.progress())
                 if self._stopping.is_set():
                     sync.stop()
-                    return
 
         looking = threading.Thread(target=look, name="first copy's status", daemon=True)
         looking.start()
@@ -174,7 +178,10 @@ class _Run:
         while not self._stopping.is_set():
             before = self._session.position
             try:
-                self._follow()
+                if self._skips_to and self._writers.skip_to(self._skips_to):
+                    self._skips_to = Lsn(0)
+                if not self._skips_to:
+                    self._follow()
             except HeirsBehind as behind:
                 self._let_catch_up(behind)
             except TargetSerialization as error:
@@ -202,7 +209,11 @@ class _Run:
     def _check_position(self) -> None:
         session = self._session
         confirmed = agree(self._settings, session, self._sync, self._stopping)
-        if confirmed > session.position:
+        if confirmed <= session.position:
+            return
+        if session.position and self._writers.follows_ddl:
+            self._skips_to = confirmed
+        else:
             self._record_idle(confirmed)
 
     def _follow(self) -> None:

@@ -355,6 +355,66 @@ def test_026_029_an_error_disables_counts_and_is_skipped(more: SideBySide) -> No
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("streaming", ["off", "on", "parallel"])
+def test_029_what_is_skipped_in_pieces_and_with_truncate(more: SideBySide, streaming: str) -> None:
+    """All of the transaction is left out, TRUNCATE too, whether it came whole or in pieces; what
+    comes behind it is written, in the shape that the table got in it.
+    """
+    if more.major < _MAJOR_OF_DISABLING:
+        return
+    more.everywhere("DROP TABLE IF EXISTS c029_large, c029_emptied")
+    more.everywhere("CREATE TABLE c029_large (a int PRIMARY KEY, b text, c int)")
+    more.everywhere("CREATE TABLE c029_emptied (a int PRIMARY KEY)")
+    more.source.execute("CREATE PUBLICATION pieces FOR TABLE c029_large, c029_emptied")
+    more.subscribe(
+        "pieces",
+        "pieces",
+        # A parallel worker of PostgreSQL's does not tell where the transaction ends.
+        stock=["disable_on_error = true", f"streaming = {str(streaming != 'off').lower()}"],
+        target={"disable_on_error": True},
+        streaming=streaming,
+    )
+    for row in ("c029_large VALUES (1, 'x')", "c029_emptied VALUES (1)"):
+        more.source.execute(f"INSERT INTO {row}")
+    more.both_have("SELECT FROM c029_emptied WHERE a = 1")
+    more.both("INSERT INTO c029_large VALUES (3000, 'in the way')")
+    since = more.log_size()
+    with more.source.connect() as connection, connection.transaction():
+        connection.execute("UPDATE c029_large SET b = 'skipped'")
+        connection.execute("TRUNCATE c029_emptied")
+        connection.execute(
+            "INSERT INTO c029_large SELECT n, repeat('x', 100) FROM generate_series(2, 3000) n"
+        )
+        # The target's has it after the last: a column that is dropped is none that is missing.
+        connection.execute("ALTER TABLE c029_large DROP COLUMN c")
+        connection.execute("INSERT INTO c029_emptied VALUES (2)")
+    for row in ("c029_large VALUES (3001)", "c029_emptied VALUES (3)"):
+        more.source.execute(f"INSERT INTO {row}")
+    error = more.wait_error("pieces")
+    for what, is_enabled in (
+        ("ours", lambda: more.view("pieces")["enabled"]),
+        (
+            "the stock one",
+            lambda: more.stock.value(
+                "SELECT subenabled FROM pg_subscription WHERE subname = 'pieces'"
+            ),
+        ),
+    ):
+        wait_until(f"{what} is disabled", lambda: not is_enabled(), more.told)  # noqa: B023
+    finished = re.findall(r"finished at ([0-9A-F]+/[0-9A-F]+)", more.logged(since))[-1]
+    more.stock.execute(f"ALTER SUBSCRIPTION pieces SKIP (lsn = '{finished}')")
+    more.stock.execute("ALTER SUBSCRIPTION pieces ENABLE")
+    told = command(error["hint"], "subscription skip", NAME="pieces")
+    more.service.call("POST", "/subscriptions/pieces/skip", json={"lsn": told[3]})
+    more.service.call("POST", "/subscriptions/pieces/enable")
+    more.both_have("SELECT FROM c029_emptied WHERE a = 3")
+    assert more.rows("SELECT a, b FROM c029_large") == ["(1,x)", '(3000,"in the way")', "(3001,)"]
+    assert more.rows("SELECT * FROM c029_emptied") == ["(1)", "(3)"]
+    more.unsubscribe("pieces")
+    more.source.execute("DROP PUBLICATION pieces")
+
+
+@pytest.mark.long
 def test_030_origins_are_left_out_on_every_major(more: SideBySide) -> None:
     """PostgreSQL can't before 16."""
     more.everywhere("CREATE TABLE c030_local (a int PRIMARY KEY, b text)")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.postgresql_subscription import wait_until
-from harness.remedies import remedy, statements
+from harness.remedies import command, remedy, statements
 from harness.serve_process import ServeProcess
 from harness.tiers import deep
 
@@ -94,6 +94,14 @@ class _Pair:
         for table in tables:
             rows = f"SELECT to_jsonb(t)::text FROM {table} t ORDER BY 1"
             assert self.target.query(rows) == self.source.query(rows), table
+
+    def skip(self, lsn: str, view: dict[str, Any], **wished: Any) -> None:
+        """Skip to *lsn*, with the target of *view* as it is *wished* from now on."""
+        if wished:
+            target = {**view["target"], **wished}
+            self.service.call("PATCH", f"/subscriptions/{self.name}", json={"target": target})
+        self.service.call("POST", f"/subscriptions/{self.name}/skip", json={"lsn": lsn})
+        self.service.call("POST", f"/subscriptions/{self.name}/enable")
 
     def paused(self) -> dict[str, Any]:
         wait_until("it pauses", lambda: not self.view()["enabled"], self.told)
@@ -592,20 +600,19 @@ def test_a_table_that_was_renamed_while_nobody_applied(pair: _Pair) -> None:
 
 
 @pytest.mark.parametrize("wished", ["pause", deep("apply")])
-def test_a_rename_in_a_transaction_that_is_skipped(pair: _Pair, wished: str) -> None:
-    """The table is known again by its OID with the next of its rows: none is taken for a stranger's
-    and passed over. It gets its name then, or that is a pause, whose remedy mends it.
+def test_a_rename_in_a_transaction_that_is_skipped_and_gone(pair: _Pair, wished: str) -> None:
+    """The service has nothing of it any more. The table is known again by its OID with the next of
+    its rows: none is taken for a stranger's and passed over. It gets its name then, or that is a
+    pause, whose remedy mends it.
     """
     pair.both("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pair.create(on_schema_change="pause")
     pair.source.execute("INSERT INTO t VALUES (1, 'before')")
     pair.transaction("INSERT INTO t VALUES (2, 'skipped')", "ALTER TABLE t RENAME TO u")
     view = pair.paused()
-    upto = pair.service.wait_decoded(pair.name, pair.source)
-    target = {**view["target"], "on_schema_change": wished}
-    pair.service.call("PATCH", f"/subscriptions/{pair.name}", json={"target": target})
-    pair.service.call("POST", f"/subscriptions/{pair.name}/skip", json={"lsn": upto})
-    pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    # As of a backup from before the service was there.
+    pair.target.execute("UPDATE spillway.progress SET remote_lsn = '0/10'")
+    pair.skip(pair.service.wait_decoded(pair.name, pair.source), view, on_schema_change=wished)
     pair.source.execute("INSERT INTO u VALUES (3, 'behind'); UPDATE u SET v = 'new' WHERE id = 1")
     if wished == "pause":
         error = pair.paused()["error"]
@@ -616,3 +623,86 @@ def test_a_rename_in_a_transaction_that_is_skipped(pair: _Pair, wished: str) -> 
     pair.catch_up()
     assert pair.target.query("SELECT * FROM u ORDER BY 1") == [(1, "new"), (3, "behind")]
     assert ("u", "r") in pair.target.query("SELECT table_name, state FROM spillway.tables")
+
+
+def _goes_on(pair: _Pair) -> bool:
+    return not pair.view()["enabled"] or bool(pair.target.query("SELECT FROM t WHERE id = 4"))
+
+
+@pytest.mark.parametrize("wished", ["apply", deep("pause")])
+def test_ddl_between_the_rows_of_what_is_skipped(pair: _Pair, wished: str) -> None:
+    """The rows are given up, TRUNCATE with them, as PostgreSQL's SKIP does; the shape is not. A
+    column with a default, one that is renamed, and one that is made again by its name would
+    otherwise have other values than the source's, unseen.
+    """
+    pair.both("CREATE TABLE t (id int PRIMARY KEY, v text, w int DEFAULT 1 NOT NULL)")
+    pair.both("CREATE TABLE emptied (id int PRIMARY KEY)")
+    pair.create(on_schema_change=wished)
+    pair.source.execute("INSERT INTO t VALUES (1, 'before'); INSERT INTO emptied VALUES (1)")
+    pair.catch_up()
+    pair.target.execute("INSERT INTO t VALUES (2, 'in the way')")
+    pair.transaction(
+        "INSERT INTO t VALUES (2, 'skipped')",
+        "ALTER TABLE t ADD COLUMN c int DEFAULT 7",
+        "INSERT INTO t VALUES (3, 'skipped')",
+        "TRUNCATE emptied",
+        "ALTER TABLE t RENAME COLUMN v TO x",
+        "UPDATE t SET x = 'skipped' WHERE id = 1",
+        "ALTER TABLE t DROP COLUMN w, ADD COLUMN w int DEFAULT 5",
+        "DELETE FROM t WHERE id = 3",
+        "ALTER TABLE t ALTER COLUMN id TYPE bigint",
+        "ALTER TABLE emptied RENAME TO other",
+    )
+    pair.source.execute("INSERT INTO t VALUES (4, 'behind', 8)")
+    wait_until("it fails", lambda: pair.view()["error"], pair.told)
+    view = pair.view()
+    told = command(remedy(view["error"], "apply_conflict"), "subscription skip", NAME=pair.name)
+    pair.skip(told[3], view)
+    while wished == "pause":
+        # Each event is a pause, and those before it are passed.
+        wait_until("it pauses, or goes on", lambda: _goes_on(pair), pair.told)
+        if pair.view()["enabled"]:
+            break
+        for statement in statements(remedy(pair.view()["error"], "target_schema_change")):
+            pair.target.execute(statement)
+        pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    pair.catch_up()
+    assert pair.target.query(_DEFINITIONS) == pair.source.query(_DEFINITIONS)
+    assert pair.target.query("SELECT id, x, c, w FROM t ORDER BY 1") == [
+        (1, "before", 7, 5),
+        (2, "in the way", 7, 5),
+        (4, "behind", 8, 5),
+    ]
+    assert pair.target.query("SELECT id FROM other") == [(1,)]
+    assert ("other", "r") in pair.target.query("SELECT table_name, state FROM spillway.tables")
+
+
+@pytest.mark.long
+def test_ddl_of_what_is_skipped_that_is_not_done(pair: _Pair) -> None:
+    """It is the pause that it would have been, as often as the program begins, until the target is
+    as the source; with `ignore` it is passed over.
+    """
+    pair.both("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pair.create(on_schema_change="apply")
+    pair.source.execute("INSERT INTO t VALUES (1, 'before')")
+    pair.catch_up()
+    pair.target.execute("INSERT INTO t VALUES (2, 'in the way')")
+    pair.transaction(
+        "INSERT INTO t VALUES (2, 'skipped')",
+        "ALTER TABLE t ADD COLUMN n int GENERATED ALWAYS AS IDENTITY",
+    )
+    pair.source.execute("INSERT INTO t (id, v) VALUES (4, 'behind')")
+    wait_until("it fails", lambda: pair.view()["error"], pair.told)
+    view = pair.view()
+    told = command(remedy(view["error"], "apply_conflict"), "subscription skip", NAME=pair.name)
+    pair.skip(told[3], view)
+    for _ in range(2):
+        error = pair.paused()["error"]
+        assert error["code"] == "target_schema_change"
+        assert "column n is an identity column: its older rows were numbered" in error["message"]
+        pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    pair.paused()
+    pair.target.execute("ALTER TABLE t ADD COLUMN n int GENERATED ALWAYS AS IDENTITY")
+    pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    pair.catch_up()
+    assert [row[0] for row in pair.target.query("SELECT id FROM t ORDER BY 1")] == [1, 2, 4]

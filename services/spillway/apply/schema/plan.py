@@ -11,7 +11,9 @@ Safe is what loses nothing, and gives the target's rows the values that the sour
 - a default is set or dropped, NOT NULL set or dropped.
 - a partition is attached or detached.
 
-Everything is compared with the target's table first: what it has already is nothing to do. What
+Everything is compared with the target's table first: what it has already is nothing to do. Of a
+column that is dropped and made again by its name, it has the new one only if that is unlike the old
+one, and as the source's. What
 doesn't concern rows on the target is passed over: the source's replica identity, and that a table
 was dropped, whose rows stay.
 """
@@ -80,6 +82,8 @@ class Planner:
             column["name"]: column for column in event["after"]["columns"]
         }
         self._expressions: dict[int, str] | None = None
+        #: columns of the target's table that the plan drops
+        self._dropped: set[str] = set()
 
     def plan(self) -> Plan | None:
         """Return what is left to do; None when the target has no such table.
@@ -110,8 +114,7 @@ class Planner:
             elif kind == "primary_key":
                 self._primary_key(change)
             elif kind == "drop_column":
-                if change["column"] in table.columns:
-                    self._alter(f"DROP COLUMN {_quoted(change['column'])}")
+                self._drop(change["column"])
             elif kind == "rename_column":
                 self._rename_column(change["from"], change["to"])
             elif kind == "add_column":
@@ -142,9 +145,36 @@ class Planner:
         if old in self._table.columns and new not in self._table.columns:
             self._alter(f"RENAME COLUMN {_quoted(old)} TO {_quoted(new)}")
 
+    def _drop(self, name: str) -> None:
+        if name in self._table.columns and not self._is_made_again(name):
+            self._alter(f"DROP COLUMN {_quoted(name)}")
+            self._dropped.add(name)
+
+    def _is_made_again(self, name: str) -> bool:
+        """Say whether the target has what takes the place of a dropped column, by its name."""
+        new = next(
+            (
+                one["definition"]
+                for one in self._event["changes"]
+                if one["change"] == "add_column" and one["definition"]["name"] == name
+            ),
+            None,
+        )
+        if new is None:
+            return False
+        there = self._table.columns[name]
+        old = next(one for one in self._event["before"]["columns"] if one["name"] == name)
+        is_old = (there.type, there.not_null) == (old["type"], old["not_null"]) and (
+            there.default is not None
+        ) == old["has_default"]
+        is_new = (there.type, there.not_null) == (new["type"], new["not_null"]) and (
+            there.generated is not None or there.default == self._expression(new)
+        )
+        return is_new and not is_old
+
     def _add(self, column: Column) -> None:
         name = column["name"]
-        if name in self._table.columns:
+        if name in self._table.columns and name not in self._dropped:
             return
         parts = [f"ADD COLUMN {_quoted(name)} {column['type']}"]
         if column["collation"] is not None:
