@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 
 from harness.service import service_in_process
+from harness.sql_ascii import in_sql_ascii, write_bytes
 from harness.type_values import SETUP, cases
 from spillway.consumer.grpc_slot import GrpcSlotClient
 from spillway.consumer.snapshots import Source
-from spillway.errors import ValueNotRepresentable
+from spillway.errors import TableNotReadable, ValueNotRepresentable
 from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.shape.payload import conform, lake_schema, parse_message, relation_of
 from spillway.pg.lsn import Lsn
+from spillway.receiver.table_privileges import check_readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,3 +210,65 @@ def test_values_that_arrow_cannot_hold_are_errors(pg15: Database) -> None:
     assert "temporal_as=text" in error.value.hint
     text = copied(Source(pg15.dsn, {"temporal_as": "text"}), ["public.bad"])["public.bad"]
     assert text["Odd v"].to_pylist() == ["infinity"]
+
+
+ODD_NAMES = (
+    b"CREATE TYPE \"m\xfc\" AS ENUM ('gr\xfcn', 'blau');"
+    b'CREATE TYPE pair AS ("l\xfc" text, r int); CREATE SCHEMA "s\xfc";'
+    b"CREATE TABLE plain (id int PRIMARY KEY, v text);"
+    b'CREATE TABLE "s\xfc"."t\xe9""" ("k\xfc" text PRIMARY KEY, v varchar(9), c char(4), a text[],'
+    b' j jsonb, m "m\xfc", p pair)'
+)
+ODD_VALUES = (
+    b"INSERT INTO plain VALUES (1, 'gr\xc3\xbcn');"
+    b'INSERT INTO "s\xfc"."t\xe9""" VALUES'
+    b" ('\xfc\xc3\xbc\xe2\x82', '\xff', '\xe9', ARRAY['\xfe\xc3\xbc', NULL],"
+    b" '{\"k\xfc\": \"\xe9\"}', 'gr\xfcn', ('\xfc', 1)),"
+    b" ('plain', NULL, 'x', '{}', '1', 'blau', NULL)"
+)
+
+
+def test_bytes_that_are_no_characters(pg: Database, tmp_path: Path) -> None:
+    """Values and names in SQL_ASCII, which a session in UTF8 is refused."""
+    odd = 's\\xfc.t\\xe9"'
+    with in_sql_ascii(pg, ODD_NAMES) as bare, service_in_process(tmp_path) as service:
+        service.create_source(bare.dsn)
+        service.create_slot("s", bare.name, "arrow", options={"not_utf8": "escape"})
+        write_bytes(bare, ODD_VALUES)
+        # In the same cluster, where texts are read as such.
+        service.wait_decoded("s", pg)
+        theirs = delivered(service.grpc_address, "s")
+        options = GrpcSlotClient(service.grpc_address, "").position("s").options
+        ours = copied(Source(bare.dsn, options), ())
+        check_readable(bare.dsn, None)
+        # Without that option each such byte is an error of its own table.
+        strict = Source(bare.dsn, {})
+        assert copied(strict, ["public.plain"])["public.plain"]["v"].to_pylist() == ["grün"]
+        with pytest.raises(ValueNotRepresentable, match="not UTF-8") as refused:
+            copied(strict, [odd])
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+    assert sorted(ours) == sorted(theirs) == ["public.plain", odd]
+    for name, of_slot in theirs.items():
+        assert ours[name].schema.equals(of_slot.schema, check_metadata=True)
+        own = [c for c in of_slot.column_names if c not in OWN]
+        assert ours[name].select(own).to_pylist() == of_slot.select(own).to_pylist()
+    assert ours[odd]["k\\xfc"].to_pylist() == ["\\xfcü\\xe2\\x82", "plain"]
+    assert refused.value.message.startswith(f"table {odd}: column ")
+    assert "not_utf8=escape" in refused.value.hint
+
+
+def test_a_table_named_by_bytes_may_not_be_read(pg15: Database) -> None:
+    with in_sql_ascii(pg15, b'CREATE TABLE "t\xfc" (id int)') as bare:
+        pg15.cluster.execute("CREATE ROLE reader_of_bytes LOGIN")
+        try:
+            dsn = f"{bare.dsn} user=reader_of_bytes"
+            with pytest.raises(TableNotReadable, match=r"public\.t\\xfc") as refused:
+                check_readable(dsn, None)
+            script, told = refused.value.hint.split("; ")
+            assert told == "Write each \\x.. of a name as the byte that it stands for."
+            write_bytes(bare, script.encode().replace(b"\\xfc", b"\xfc"))
+            check_readable(dsn, None)
+        finally:
+            write_bytes(bare, b"DROP OWNED BY reader_of_bytes")
+            pg15.cluster.execute("DROP ROLE reader_of_bytes")

@@ -1,4 +1,4 @@
-"""Checksums of rows that PostgreSQL reckons, so that whoever else has the rows can reckon the same.
+r"""Checksums of rows that PostgreSQL reckons, so that whoever else has the rows can reckon them.
 
 A row's text is the texts of its columns in a row, each with its length before it and null as ``-``,
 so that no two rows share one; its hash the SHA-256 of that. The text of the key alone gives a row's
@@ -8,7 +8,8 @@ one.
 
 A database in SQL_ASCII has bytes and no characters (:class:`TextForm`). Two of them are compared
 byte by byte, and a byte above 127 is a surrogate here, as of ``surrogateescape``. Beside a database
-of another encoding, all text has to be UTF-8.
+of another encoding, all text has to be UTF-8. A lake has a byte that is none as ``\xff``, and so
+does PostgreSQL's side then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 from psycopg.adapt import Loader
+
+from spillway.pg.byte_session import is_without_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,11 +47,24 @@ class TextForm(Enum):
     UTF8 = "utf8"
     #: SQL_ASCII on both sides; the session's client_encoding is SQL_ASCII
     BYTES = "bytes"
+    #: SQL_ASCII, beside a side that has ``\xff`` for bytes that are no characters; the session is
+    #: one that takes bytes (:mod:`spillway.pg.byte_session`)
+    ESCAPED = "escaped"
 
 
-def is_without_encoding(connection: psycopg.Connection[Any]) -> bool:
-    """Say whether the session's database is in SQL_ASCII."""
-    return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+#: In regular expressions over bytes: those that are not ASCII.
+_HIGH: Final = r"[\x80-\xff]"
+#: Characters of UTF-8, of one byte or more, likewise.
+_CHARACTERS: Final = (
+    r"[\x01-\x7f]"
+    r"|[\xc2-\xdf][\x80-\xbf]"
+    r"|\xe0[\xa0-\xbf][\x80-\xbf]"
+    r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
+    r"|\xed[\x80-\x9f][\x80-\xbf]"
+    r"|\xf0[\x90-\xbf][\x80-\xbf]{2}"
+    r"|[\xf1-\xf3][\x80-\xbf]{3}"
+    r"|\xf4[\x80-\x8f][\x80-\xbf]{2}"
+)
 
 
 def form_beside_characters(connection: psycopg.Connection[Any]) -> TextForm:
@@ -56,6 +72,13 @@ def form_beside_characters(connection: psycopg.Connection[Any]) -> TextForm:
     UTF8.
     """
     return TextForm.UTF8 if is_without_encoding(connection) else TextForm.CHARACTERS
+
+
+def form_beside_escaped(connection: psycopg.Connection[Any]) -> TextForm:
+    """Return what a side's texts are whose other side has them as ``not_utf8=escape`` makes them;
+    the session takes bytes.
+    """
+    return TextForm.ESCAPED if is_without_encoding(connection) else TextForm.CHARACTERS
 
 
 class _ByteLoader(Loader):
@@ -144,6 +167,8 @@ class RowTexts:
         form: TextForm = TextForm.CHARACTERS,
     ) -> None:
         self._form = form
+        if form is TextForm.ESCAPED:
+            texts = {name: _characters(text) for name, text in texts.items()}
         row = _hash(_row(list(texts.values()), form), form)
         key_text = _row([texts[c] for c in key], form) if key else row
         #: the SQL of a row's key
@@ -200,7 +225,8 @@ class RowTexts:
 
 def _row(texts: Sequence[sql.Composable], form: TextForm) -> sql.Composable:
     # In SQL_ASCII length counts bytes, where the other side counts characters.
-    length = "length(convert_to({0}, 'UTF8'), 'UTF8')" if form is TextForm.UTF8 else "length({0})"
+    counts_bytes = form in (TextForm.UTF8, TextForm.ESCAPED)
+    length = "length(convert_to({0}, 'UTF8'), 'UTF8')" if counts_bytes else "length({0})"
     parts = (sql.SQL(f"coalesce({length} || ':' || {{0}}, '-')").format(t) for t in texts)
     return sql.SQL("({})").format(sql.SQL(" || ").join([sql.Literal(""), *parts]))
 
@@ -208,3 +234,19 @@ def _row(texts: Sequence[sql.Composable], form: TextForm) -> sql.Composable:
 def _hash(text: sql.Composable, form: TextForm) -> sql.Composable:
     encoding = sql.Literal("SQL_ASCII" if form is TextForm.BYTES else "UTF8")
     return sql.SQL("encode(sha256(convert_to({}, {})), 'hex')").format(text, encoding)
+
+
+def _characters(text: sql.Composable) -> sql.Composable:
+    r"""Return the SQL of a text of bytes in which each that is no character is ``\xff``."""
+    # Each match is a run of characters or one byte that begins none: the longest one counts.
+    return sql.SQL(
+        "CASE WHEN {text} ~ {high} THEN (SELECT string_agg(coalesce(m[1],"
+        " {mark} || encode(convert_to(m[2], 'SQL_ASCII'), 'hex')), '' ORDER BY n)"
+        " FROM regexp_matches({text}, {each}, 'g') WITH ORDINALITY AS found (m, n))"
+        " ELSE {text} END"
+    ).format(
+        text=text,
+        high=sql.Literal(_HIGH),
+        mark=sql.Literal("\\x"),
+        each=sql.Literal(f"((?:{_CHARACTERS})+)|({_HIGH})"),
+    )

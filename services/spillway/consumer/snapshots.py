@@ -47,6 +47,8 @@ from psycopg import sql
 
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 from spillway.errors import LakeError, NotReady, SourceError, SpillwayError
+from spillway.pg.byte_session import Name, take_bytes
+from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_copy import session_settings
@@ -164,7 +166,11 @@ class _Changed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table that could be loaded, with about what it holds."""
+    """A table that could be loaded, with about what it holds.
+
+    Of a database in SQL_ASCII names have surrogates for bytes that are no characters; :attr:`name`
+    is what is shown.
+    """
 
     schema: str
     table: str
@@ -173,13 +179,19 @@ class SourceTable:
     partitions: tuple[tuple[str, str], ...] | None = None
 
     @property
+    def shown(self) -> tuple[str, str]:
+        """Schema and name as they are shown, and as changes of it have them."""
+        return readable(self.schema), readable(self.table)
+
+    @property
     def name(self) -> str:
-        return f"{self.schema}.{self.table}"
+        return ".".join(self.shown)
 
     @property
     def copied_names(self) -> list[str]:
-        """The tables that its rows are read from."""
-        return [self.name] if self.partitions is None else [".".join(p) for p in self.partitions]
+        """The tables that its rows are read from, as the source has their names."""
+        own = [(self.schema, self.table)] if self.partitions is None else self.partitions
+        return [".".join(each) for each in own]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +209,7 @@ class CopiedTable:
 
     @property
     def name(self) -> str:
-        return f"{self.plan.descriptor.schema}.{self.plan.descriptor.name}"
+        return readable(f"{self.plan.descriptor.schema}.{self.plan.descriptor.name}")
 
     @property
     def parts(self) -> tuple[CopiedTable, ...]:
@@ -292,6 +304,7 @@ class Source:
             temporal_as_text=rest.get("temporal_as") == "text",
             safe_names=rest.get("column_names") == "safe",
             settings=settings,
+            not_utf8_escaped=rest.get("not_utf8") == "escape",
             **shown_tables(dict(rest)),
         )
 
@@ -329,7 +342,7 @@ class Source:
             found = {table.name: table for table in (SourceTable(*row) for row in rows)}
             for root in self._roots(connection):
                 for partition in root.copied_names:
-                    found.pop(partition, None)
+                    found.pop(readable(partition), None)
                 found[root.name] = root
             if not wanted:
                 return list(found.values())
@@ -359,7 +372,8 @@ class Source:
         rows = connection.execute(_PARTITIONED).fetchall()
         # A table comes behind those that it is a partition of.
         for oid, schema, table, above, leaves, size in sorted(rows, key=lambda row: len(row[3])):
-            if under.intersection(above) or not (every or f"{schema}.{table}" in wanted):
+            name = readable(f"{schema}.{table}")
+            if under.intersection(above) or not (every or name in wanted):
                 continue
             under.add(oid)
             names = tuple((each["schema"], each["table"]) for each in leaves)
@@ -367,7 +381,7 @@ class Source:
         return roots
 
     def _leaves(self, connection: Connection, name: str) -> list[str]:
-        return [".".join(row) for row in connection.execute(_LEAVES, [name]).fetchall()]
+        return [readable(".".join(row)) for row in connection.execute(_LEAVES, [name]).fetchall()]
 
     def snapshot(
         self, tables: Sequence[SourceTable], tell: Callable[[str], None], stopping: threading.Event
@@ -573,7 +587,7 @@ class Source:
         oid, kind, persistence, identity, relfilenode, readable = row
         if not readable:
             check_readable(self._dsn, [f"{schema}.{table}"])
-            raise _Changed(f"privileges on {schema}.{table} were granted")
+            raise _Changed(f"privileges on {readable(f'{schema}.{table}')} were granted")
         columns = tuple(
             ColumnDescriptor(*column) for column in connection.execute(_COLUMNS, [oid]).fetchall()
         )
@@ -625,7 +639,7 @@ class Source:
 
     def _connect(self) -> Connection:
         try:
-            return psycopg.connect(self._conninfo, autocommit=True, client_encoding="UTF8")
+            return connect_sql(self._conninfo)
         except psycopg.Error as error:
             raise connect_error(str(error), self._dsn, parse_dsn(self._conninfo)) from None
 
@@ -646,6 +660,21 @@ class Source:
         )
 
 
+def connect_sql(conninfo: str) -> Connection:
+    """Connect in autocommit, in UTF8 or, where the database has no encoding, by bytes.
+
+    Raises:
+        psycopg.Error: no connection.
+    """
+    connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
+    try:
+        take_bytes(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def begin_with_snapshot(connection: Connection, settings: Mapping[str, str], name: str) -> None:
     """Make *connection* see what the snapshot *name* sees, and print as *settings* say."""
     names, values = list(settings), list(settings.values())
@@ -664,7 +693,7 @@ def lock(connection: Connection, schema: str, table: str, *, wait: bool = True) 
     """Keep others from altering a table until the transaction's end."""
     connection.execute(
         sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE{}").format(
-            sql.Identifier(schema, table), sql.SQL("" if wait else " NOWAIT")
+            Name(schema, table), sql.SQL("" if wait else " NOWAIT")
         )
     )
 

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from psycopg import pq
 
 from spillway._kernels.encoders.arrow.copy import CopiedRows
-from spillway.consumer.snapshots import begin_with_snapshot, lock
+from spillway.consumer.snapshots import begin_with_snapshot, connect_sql, lock
 from spillway.errors import LakeError, SpillwayError
+from spillway.pg.encoding import readable
 from spillway.plugins.arrow_copy import copy_statement, take_shown
 from spillway.receiver.conninfo import redact
 
@@ -99,10 +100,9 @@ class TableCopy:
         self, plan: TablePlan, first: int, end: int | None
     ) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
         descriptor = plan.descriptor
+        name = _shown(plan)
         try:
-            with psycopg.connect(
-                self._conninfo, autocommit=True, client_encoding="UTF8"
-            ) as connection:
+            with connect_sql(self._conninfo) as connection:
                 begin_with_snapshot(connection, self._settings, self._snapshot)
                 # Not to be in line behind DDL that waits for the load itself: nobody would see that
                 # deadlock.
@@ -111,12 +111,12 @@ class TableCopy:
                 connection.execute("COMMIT")
         except psycopg.errors.LockNotAvailable:
             raise LakeError(
-                f"{descriptor.schema}.{descriptor.name}: {DDL_WAITS}",
+                f"{name}: {DDL_WAITS}",
                 hint="The load lets it go first, and begins anew.",
             ) from None
         except psycopg.Error as error:
             raise LakeError(
-                f"copying {descriptor.schema}.{descriptor.name} from block {first} failed: "
+                f"copying {name} from block {first} failed: "
                 f"{' '.join(redact(str(error), self._conninfo).split())}",
                 hint="The load goes on where it is when it is run again.",
             ) from None
@@ -129,7 +129,7 @@ class TableCopy:
         result = pgconn.exec_(statement)
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.errors.error_from_result(result)
-        rows = CopiedRows(plan.columns)
+        rows = CopiedRows(plan.columns, plan.not_utf8_escaped)
         put, receive = rows.put, pgconn.get_copy_data
         try:
             while True:
@@ -140,9 +140,8 @@ class TableCopy:
                 if rows.rows >= _ROWS_PER_BATCH or rows.size >= _BYTES_PER_BATCH:
                     yield take_shown(rows, plan)
         except SpillwayError as error:
-            descriptor = plan.descriptor
             raise type(error)(
-                f"table {descriptor.schema}.{descriptor.name}: {error.message}",
+                f"table {_shown(plan)}: {error.message}",
                 hint=error.hint,
                 **error.details,
             ) from error
@@ -154,3 +153,7 @@ class TableCopy:
         pgconn.get_result()
         if rows.rows:
             yield take_shown(rows, plan)
+
+
+def _shown(plan: TablePlan) -> str:
+    return readable(f"{plan.descriptor.schema}.{plan.descriptor.name}")

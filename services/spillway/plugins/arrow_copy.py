@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from psycopg import sql
 
+from spillway.pg.byte_session import Name
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -60,7 +62,7 @@ def copy_statement(plan: TablePlan, first_block: int, end_block: int | None) -> 
     columns. A TID range scan reads these blocks and no others.
     """
     fields = sql.SQL(", ").join([sql.SQL("ctid"), *map(_field, plan.columns)])
-    table = sql.Identifier(plan.descriptor.schema, plan.descriptor.name)
+    table = Name(plan.descriptor.schema, plan.descriptor.name)
     where = sql.SQL("ctid >= {}").format(sql.Literal(f"({first_block},0)"))
     if end_block is not None:
         where += sql.SQL(" AND ctid < {}").format(sql.Literal(f"({end_block},0)"))
@@ -70,7 +72,7 @@ def copy_statement(plan: TablePlan, first_block: int, end_block: int | None) -> 
 
 
 def _field(column: ColumnPlan) -> sql.Composable:
-    name = sql.Identifier(column.column.name)
+    name = Name(column.column.name)
     if column.kind != "printed":
         return name
     # A cast to text is not the output function for every type (inet, "char"); format() is. It makes

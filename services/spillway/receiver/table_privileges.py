@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.errors import TableNotReadable
+from spillway.pg.byte_session import take_bytes
+from spillway.pg.encoding import readable
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
 from spillway.receiver.source_session import source_session
 
@@ -45,7 +47,7 @@ class Lack(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.schema}.{self.table}"
+        return readable(f"{self.schema}.{self.table}")
 
 
 def check_readable(dsn: str, tables: Sequence[str] | None) -> None:
@@ -61,6 +63,7 @@ def check_readable(dsn: str, tables: Sequence[str] | None) -> None:
     """
     names = None if tables is None else list(tables)
     with source_session(dsn) as connection:
+        take_bytes(connection)
         rows = connection.execute(_PRIVILEGES, {"names": names}).fetchall()
         version = connection.info.server_version
     lacks = [
@@ -96,9 +99,13 @@ def not_readable(role: str, lacks: Sequence[Lack], server_version_num: int) -> T
     names = [lack.name for lack in lacks]
     shown = ", ".join(names[:_NAMED_MAX])
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    script = " ".join(statements)
+    if readable(script) != script:
+        # Only whoever runs it knows how to write such a byte.
+        script = f"{readable(script)} Write each \\x.. of a name as the byte that it stands for."
     return TableNotReadable(
         f"role {grantee} may not read all rows of {shown}{more}",
-        hint=" ".join(statements),
+        hint=script,
         user=role,
         relations=names,
     )

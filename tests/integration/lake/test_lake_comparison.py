@@ -14,7 +14,7 @@ from spillway.lake.verify import checksums
 from spillway.lake.verify.comparison import Difference, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -57,6 +57,10 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
+def _same(names: Sequence[str]) -> dict[str, str]:
+    return {name: name for name in names}
+
+
 @pytest.fixture(scope="module")
 def source() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
     with Cluster(18) as cluster, cluster.connect() as connection:
@@ -81,7 +85,7 @@ def test_every_type(spark: SparkSession, source: psycopg.Connection[tuple[Any, .
     frame = lake_rows(spark, source)
     assert checksums.unsupported(frame.schema) == []
     for key in (("id",), ("t", "f8"), ()):
-        outcome = compare(source, frame, ("public", "v"), SCHEMA.names, key, limit=10)
+        outcome = compare(source, frame, ("public", "v"), _same(SCHEMA.names), key, limit=10)
         assert [str(d) for d in outcome.differences] == []
         assert outcome.equal
         assert (outcome.source_rows, outcome.lake_rows) == (5, 5)
@@ -96,7 +100,7 @@ def test_a_change_of_any_column_is_found(
         zip(SCHEMA.names, from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True), strict=True)
     )
     texts = checksums.SourceTexts(
-        "public", "v", SCHEMA.names, [f.dataType for f in spark_types.values()], ("id",)
+        "public", "v", _same(SCHEMA.names), [f.dataType for f in spark_types.values()], ("id",)
     )
     before = texts.buckets(source)
     with source.transaction(force_rollback=True):
@@ -113,14 +117,14 @@ def test_what_differs_is_told_by_key(
         source.execute("UPDATE v SET t = 'other', f8 = 1 WHERE id = 1")
         source.execute("DELETE FROM v WHERE id = 2")
         source.execute("INSERT INTO v (id) VALUES (7)")
-        outcome = compare(source, frame, ("public", "v"), SCHEMA.names, ("id",), limit=10)
+        outcome = compare(source, frame, ("public", "v"), _same(SCHEMA.names), ("id",), limit=10)
         assert sorted(outcome.differences, key=lambda d: d.key) == [
             Difference(("1",), columns=("f8", "t")),
             Difference(("2",), only="lake"),
             Difference(("7",), only="source"),
         ]
         assert (outcome.equal, outcome.more) == (False, False)
-        few = compare(source, frame, ("public", "v"), SCHEMA.names, ("id",), limit=1)
+        few = compare(source, frame, ("public", "v"), _same(SCHEMA.names), ("id",), limit=1)
         assert (len(few.differences), few.more) == (1, True)
 
 
@@ -133,7 +137,9 @@ def test_copies_are_counted(spark: SparkSession) -> None:
             [("a", 1), ("a", 1), ("b", None), ("b", None)], "line string, n int"
         )
         with connection.transaction():
-            outcome = compare(connection, frame, ("public", "log"), ["line", "n"], (), limit=10)
+            outcome = compare(
+                connection, frame, ("public", "log"), _same(["line", "n"]), (), limit=10
+            )
         assert sorted(outcome.differences, key=lambda d: d.only) == [
             Difference(("b", None), only="lake"),
             Difference(("a", "1"), only="source"),
@@ -152,5 +158,7 @@ def test_a_source_without_an_encoding(spark: SparkSession) -> None:
             connection.execute("CREATE TABLE t (k text, v text)")
             connection.execute("INSERT INTO t VALUES ('ü', 'Grüße'), ('é', 'x')")
             frame = spark.createDataFrame([("ü", "Grüße"), ("é", "y")], "k string, v string")
-            outcome = compare(connection, frame, ("public", "t"), ["k", "v"], ("k",), limit=10)
+            outcome = compare(
+                connection, frame, ("public", "t"), _same(["k", "v"]), ("k",), limit=10
+            )
         assert outcome.differences == [Difference(("é",), columns=("v",))]

@@ -29,7 +29,7 @@ from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.sync.states import SyncState
 from spillway.apply.tables.matching import match_all
-from spillway.apply.target.connection import encoded
+from spillway.apply.target.connection import encoded, read_bytes
 from spillway.errors import SourceError, SpillwayError, TargetTableMissing
 from spillway.failpoints import failpoint
 
@@ -174,6 +174,7 @@ class FirstCopy:
         """Match source and target of each table; what can't be copied is said at it."""
         holder = snapshot.connection
         try:
+            read_bytes(holder)
             (block_bytes,) = holder.execute(
                 "SELECT pg_catalog.current_setting('block_size')::int"
             ).fetchone() or (8192,)

@@ -21,11 +21,11 @@ from spillway.consumer.row_checksums import (
     TextForm,
     execute,
     form_beside_characters,
-    is_without_encoding,
     printed,
     text_array,
 )
 from spillway.consumer.row_differences import Difference, by_key, differences
+from spillway.pg.byte_session import is_without_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

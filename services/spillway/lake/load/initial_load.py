@@ -246,7 +246,7 @@ class InitialLoad:
         """
         chosen = []
         for table in self._source.tables(wanted):
-            directory = directory_of(table.schema, table.table)
+            directory = directory_of(*table.shown)
             with table_lock(self._path, directory):
                 state = load_state(self._path, directory)
                 begun = state is not None and state.stage != Stage.DONE
@@ -354,7 +354,7 @@ class InitialLoad:
         """Yield the snapshot of a load that was cut off, if it lives; else make the table as if
         never begun.
         """
-        state = load_state(self._path, directory_of(table.schema, table.table))
+        state = load_state(self._path, directory_of(*table.shown))
         assert state is not None  # chosen
         snapshot = None
         if state.stage == Stage.COPYING:
@@ -362,7 +362,7 @@ class InitialLoad:
                 state.snapshot, state.snapshot_contents, state.lsn_value, [table]
             )
             if snapshot is None:
-                self._begin_anew(table.name, directory_of(table.schema, table.table), state)
+                self._begin_anew(table.name, directory_of(*table.shown), state)
         try:
             yield snapshot
         finally:
@@ -394,7 +394,7 @@ class InitialLoad:
             if not isinstance(typed, ValueNotRepresentable) and not is_tables_own(error):
                 raise
             failed = LoadFailed(table.name, typed)
-            directory = directory_of(table.schema, table.table)
+            directory = directory_of(*table.shown)
             with table_lock(self._path, directory):
                 state = load_state(self._path, directory)
                 assert state is not None  # chosen

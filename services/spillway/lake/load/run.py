@@ -169,7 +169,7 @@ def check_load(
         for table in source.tables(tables)
         if is_to_load(
             path,
-            directory_of(table.schema, table.table),
+            directory_of(*table.shown),
             missing_only=missing_only,
             resync=resync or bool(tables),
         )

@@ -55,9 +55,10 @@ from spillway.consumer.row_checksums import (
     printed,
 )
 from spillway.lake.shape.net_effect import numbered, quoted
+from spillway.pg.byte_session import Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
@@ -160,15 +161,23 @@ def _spark_row(texts: Sequence[Column]) -> Column:
 
 
 class SourceTexts(RowTexts):
-    """A table's rows at the source, as :func:`lake_texts` has them; *types* are the lake's types of
-    *columns*, *form* what PostgreSQL's texts are.
+    """A table's rows at the source, as :func:`lake_texts` has them.
+
+    Args:
+        schema: as the source has its name, as of *table*.
+        table: its name.
+        columns: what the source calls each column, by the name that it has beside the lake's.
+        types: the lake's types of *columns*.
+        key: among *columns*.
+        is_partitioned: the table's rows are its partitions'.
+        form: what PostgreSQL's texts are.
     """
 
     def __init__(
         self,
         schema: str,
         table: str,
-        columns: Sequence[str],
+        columns: Mapping[str, str],
         types: Sequence[DataType],
         key: Sequence[str],
         *,
@@ -176,15 +185,15 @@ class SourceTexts(RowTexts):
         form: TextForm = TextForm.CHARACTERS,
     ) -> None:
         super().__init__(
-            sql.SQL("{}" if is_partitioned else "ONLY {}").format(sql.Identifier(schema, table)),
-            {c: _postgres_text(c, t) for c, t in zip(columns, types, strict=True)},
+            sql.SQL("{}" if is_partitioned else "ONLY {}").format(Name(schema, table)),
+            {c: _postgres_text(at, t) for (c, at), t in zip(columns.items(), types, strict=True)},
             key,
             form,
         )
 
 
 def _postgres_text(name: str, type_: DataType) -> sql.Composable:
-    value = sql.Identifier(name)
+    value = Name(name)
     if isinstance(type_, DoubleType):
         return _float_sql(value, "float8send", 64, "int8")
     if isinstance(type_, FloatType):

@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from spillway.consumer.row_checksums import form_beside_characters
+from spillway.consumer.row_checksums import form_beside_escaped
 from spillway.consumer.row_differences import Difference, by_key, differences
 from spillway.lake.verify import checksums
+from spillway.pg.encoding import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import psycopg
     from pyspark.sql import DataFrame
@@ -58,7 +59,7 @@ def compare(
     connection: psycopg.Connection,
     frame: DataFrame,
     names: tuple[str, str],
-    columns: Sequence[str],
+    columns: Mapping[str, str],
     key: Sequence[str],
     *,
     limit: int,
@@ -69,25 +70,27 @@ def compare(
     Args:
         connection: to the source, in a transaction with a snapshot.
         frame: the lake's rows.
-        names: schema and table at the source.
-        columns: which are compared; both sides have them, and :mod:`checksums` can.
+        names: schema and table, as the source has them.
+        columns: which are compared, and what the source calls each; both sides have them, and
+            :mod:`checksums` can.
         key: among *columns*; empty: rows are told by all their columns, and counted.
         limit: differences to look for.
         is_partitioned: the table's rows are its partitions'.
     """
-    types = [frame.schema[c].dataType for c in columns]
+    shown = list(columns)
+    types = [frame.schema[c].dataType for c in shown]
     source = checksums.SourceTexts(
         *names,
         columns,
         types,
         key,
         is_partitioned=is_partitioned,
-        form=form_beside_characters(connection),
+        form=form_beside_escaped(connection),
     )
-    texts = checksums.lake_texts(frame, columns, key)
+    texts = checksums.lake_texts(frame, shown, key)
     at_source, in_lake = source.buckets(connection), checksums.lake_buckets(texts)
     outcome = TableComparison(
-        ".".join(names),
+        readable(".".join(names)),
         sum(bucket.rows for bucket in at_source.values()),
         sum(bucket.rows for bucket in in_lake.values()),
     )
@@ -108,7 +111,7 @@ def compare(
                 each,
                 left.get(each, []),
                 right.get(each, []),
-                columns,
+                shown,
                 keyed=bool(key),
                 other="lake",
             )

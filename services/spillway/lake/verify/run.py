@@ -47,6 +47,7 @@ from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.verify import checksums
 from spillway.lake.verify.comparison import TableComparison, compare
+from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 from spillway.plugins.masks import with_secret
 from spillway.storage.place import ObjectPath, lake_path
@@ -275,16 +276,17 @@ class _Verifier:
             for plan in at_source.plan.columns
             if plan.name not in masked
         }
-        # Under the source's names: the lake's of a column that is named like one of its own has an
-        # underscore more.
-        frame = rows.select(*(F.col(quoted(n)).alias(at[n]) for n in rows.columns if n in at))
+        # Under the source's names, as they are shown: the lake's of a column that is named like one
+        # of its own has an underscore more.
+        shown = {name: readable(column) for name, column in at.items()}
+        frame = rows.select(*(F.col(quoted(n)).alias(shown[n]) for n in rows.columns if n in at))
         unreadable = checksums.unsupported(frame.schema)
-        columns = [name for name in frame.columns if name not in unreadable]
+        columns = {shown[n]: at[n] for n in rows.columns if n in at and shown[n] not in unreadable}
         stored_key = tables.key(directory) or ()
         if masked.intersection(stored_key):
             # What tells rows is a hash: nothing can be said to the source in its own words.
             return self._masked(TableComparison(name), rows, at_source, snapshot, stored_key)
-        key = [at.get(name, name) for name in stored_key]
+        key = [shown.get(name, name) for name in stored_key]
         lost = [name for name in key if name not in columns]
         if lost:
             raise LakeError(
@@ -306,7 +308,7 @@ class _Verifier:
         for what, missing in (
             (
                 "in the source only, until the table's next change",
-                [at[n] for n in at if n not in in_lake],
+                [shown[n] for n in at if n not in in_lake],
             ),
             (
                 "in the lake only, until the table's next change",

@@ -59,6 +59,7 @@ cdef class CopiedRows:
     Args:
         columns: ``plugins.arrow_schema.ColumnPlan`` of each field after ctid, in order; a printed
             one's field is the text that PostgreSQL prints.
+        not_utf8_escaped: bytes of text that are not UTF-8 become ``\\xff``; else they are an error.
     """
     cdef Column* columns
     cdef int column_count
@@ -74,7 +75,7 @@ cdef class CopiedRows:
     # the column at hand, for errors; -1 none
     cdef int at
 
-    def __cinit__(self, columns):
+    def __cinit__(self, columns, bint not_utf8_escaped=False):
         cdef int i
         self.column_count = len(columns)
         self.names = [planned.column.name for planned in columns]
@@ -85,6 +86,7 @@ cdef class CopiedRows:
         for i, planned in enumerate(columns):
             kind, self.columns[i].width = KINDS[planned.kind]
             self.columns[i].kind = KIND_TEXT if kind == KIND_PRINTED else kind
+            self.columns[i].escape = not_utf8_escaped
             self.columns[i].precision = planned.precision
             self.columns[i].scale = planned.scale
         self.clear()
