@@ -203,3 +203,59 @@ def test_a_name_that_is_no_text(sides: SideBySide) -> None:
     finally:
         for database in (source, ours):
             cluster.drop_database(database.name)
+
+
+@pytest.mark.long
+def test_names_that_are_no_text_while_others_stream(sides: SideBySide) -> None:
+    """A table of such a name that comes later is not copied, with the reason, and the others go on;
+    a column of such a name is an error that says so.
+    """
+    cluster, service = sides.cluster, sides.service
+    name = f"enc_{secrets.token_hex(3)}"
+    source, ours = (_database(cluster, one, "SQL_ASCII") for one in (name, f"{name}_ours"))
+    for database in (source, ours):
+        _run(database, [b"CREATE TABLE t (a int PRIMARY KEY, v text, n numeric)"])
+    _run(source, [b"CREATE PUBLICATION p FOR ALL TABLES"])
+    body = {
+        "name": name, "source": sides.source_name, "database": name, "publications": ["p"],
+        "target": {"kind": "postgres", "dsn": ours.dsn},
+    }  # fmt: skip
+
+    def view() -> dict[str, Any]:
+        answer: dict[str, Any] = service.call("GET", f"/subscriptions/{name}")
+        return answer
+
+    def reason() -> str:
+        return "".join(one["reason"] or "" for one in view()["table_states"])
+
+    def has(table: bytes, number: int) -> bool:
+        return len(_rows(ours, table, b"v")) == number
+
+    try:
+        service.call("POST", "/subscriptions", json=body)
+        wait_until("it streams", lambda: view()["state"] == "streaming", lambda: str(view()))
+        for database in (source, ours):
+            _run(database, [b'CREATE TABLE "u\xff" (a int PRIMARY KEY, v text, n numeric)'])
+        _run(source, [b"INSERT INTO \"u\xff\" VALUES (1, 'x')"])
+        service.call("POST", f"/subscriptions/{name}/refresh")
+        wait_until("the reason is there", lambda: bool(reason()), lambda: str(view()))
+        assert r'relation "public.u\xff" does not exist' in reason()
+        _run(source, [b"INSERT INTO t VALUES (1, 'x')"])
+        wait_until("the other goes on", lambda: has(b"t", 1), lambda: str(view()))
+        for database in (source, ours):
+            _run(database, [b'ALTER TABLE "u\xff" RENAME TO u'])
+        service.call("POST", f"/subscriptions/{name}/refresh")
+        wait_until("it is copied", lambda: has(b"u", 1), lambda: str(view()))
+
+        for database in (source, ours):
+            _run(database, [b'ALTER TABLE t RENAME v TO "v\xff"'])
+        _run(source, [b"INSERT INTO t VALUES (2, 'y')"])
+        wait_until("it fails", lambda: view()["error"], lambda: str(view()))
+        error = view()["error"]
+        assert error["code"] == "target_columns_missing"
+        assert error["message"].endswith(r'is missing replicated column: "v\xff"')
+        assert "rename it on both sides" in error["hint"]
+    finally:
+        service.call("DELETE", f"/subscriptions/{name}")
+        for database in (source, ours):
+            cluster.drop_database(database.name)

@@ -495,8 +495,8 @@ cdef class ChangeGroup:
             item.xid = read_u32(&reader)
         body = reader.at
         relation_id = read_u32(&reader)
-        schema = read_name(&reader).decode(errors="replace")
-        name = read_name(&reader).decode(errors="replace")
+        schema = read_name(&reader).decode(errors="backslashreplace")
+        name = read_name(&reader).decode(errors="backslashreplace")
         if item.kind == c"Y":
             if reader.is_cut or reader.at != size:
                 return CUT if reader.is_cut else LONG
@@ -507,7 +507,7 @@ cdef class ChangeGroup:
             described = []
             for _ in range(columns):
                 flags = read_u8(&reader)
-                column_name = read_name(&reader).decode(errors="replace")
+                column_name = read_name(&reader).decode(errors="backslashreplace")
                 type_oid = read_u32(&reader)
                 modifier = <int>read_u32(&reader)
                 if reader.is_cut:

@@ -237,6 +237,11 @@ class ExactWriter:
         SQL has them, at its end; if one refuses that, it is written once more, and they are checked
         with each row.
 
+        It is not :meth:`_whole`'s second try: that one has the target's transaction for itself,
+        learns at its COMMIT that it is refused, and begins it anew. Here others went before in the
+        same, so that the end is a SET CONSTRAINTS whose constraints must be known, and what is
+        undone goes to a savepoint.
+
         Raises:
             TargetError: as :meth:`write_into`.
             psycopg.Error: as :meth:`write_into`.

@@ -174,6 +174,7 @@ class FirstCopy:
         """Match source and target of each table; what can't be copied is said at it."""
         holder = snapshot.connection
         try:
+            # One name that is no text would keep all tables from being described.
             read_bytes(holder)
             (block_bytes,) = holder.execute(
                 "SELECT pg_catalog.current_setting('block_size')::int"

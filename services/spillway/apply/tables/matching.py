@@ -173,7 +173,13 @@ def _check_columns(
     by_name: dict[str, Column],
 ) -> None:
     where = f"{facts.schema}.{facts.name}"
-    missing = [column for column in relation.columns if column.name not in by_name]
+    # Escaped on both sides names are equal, and no statement finds such a column.
+    escapes = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+    missing = [
+        column
+        for column in relation.columns
+        if column.name not in by_name or (escapes and _ESCAPED_BYTE.search(column.name))
+    ]
     if missing:
         added = ", ".join(
             f"ADD COLUMN {_quoted(column.name)} {_type_of(connection, column)}"
