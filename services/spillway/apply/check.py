@@ -12,7 +12,7 @@ from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.settings import target_plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.tables.matching import match_all
-from spillway.apply.target.connection import connect_target, read_bytes
+from spillway.apply.target.connection import connect_target
 from spillway.apply.target.facts import ask
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import OWN_TABLES, PROGRESS_SQL, SCHEMA, owner_sql
@@ -25,6 +25,7 @@ from spillway.errors import (
     TargetTableMissing,
     TargetTableUnusable,
 )
+from spillway.pg.byte_session import take_bytes
 from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _tables(settings: ApplySettings, connection: Connection) -> list[MatchedTabl
     publications = settings.selection.publications or ()
     try:
         with psycopg.connect(settings.source_dsn, autocommit=True) as source:
-            read_bytes(source)
+            take_bytes(source, shown=True)
             source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
             oids = list_tables(source, publications, settings.selection.has)
             described = describe(source, publications, oids)

@@ -4,7 +4,7 @@ PostgreSQL sends such text to a client in UTF8 only if all of it is UTF-8, so th
 would refuse a whole list of tables. A session in SQL_ASCII gets the bytes as they are. They become
 the ``str`` that the catalog mirror has (:func:`spillway.pg.encoding.server_encoding`): UTF-8, with
 a surrogate for each byte that is none, which is turned into that byte on its way back. Whoever
-shows such a name asks :func:`spillway.pg.encoding.readable`.
+shows such a name asks :func:`spillway.pg.encoding.readable`, or has the session read texts so.
 
 Names in statements are :class:`Name`: psycopg's own ``Identifier`` is written in the session's
 encoding, which is ASCII here.
@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 from psycopg.adapt import Loader
 from psycopg.types.json import set_json_loads
-from psycopg.types.string import StrDumper
+from psycopg.types.string import StrDumperUnknown
 
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext, Buffer
@@ -46,7 +46,12 @@ class _Loader(Loader):
         return bytes(data).decode(errors=_ERRORS)
 
 
-class _Dumper(StrDumper):
+class _ShownLoader(Loader):
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode(errors="backslashreplace")
+
+
+class _Dumper(StrDumperUnknown):
     def dump(self, obj: str) -> bytes:
         return obj.encode(errors=_ERRORS)
 
@@ -56,9 +61,14 @@ def is_without_encoding(connection: psycopg.Connection[Any]) -> bool:
     return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
 
 
-def take_bytes(connection: psycopg.Connection[Any]) -> None:
-    """Have a session whose database is in SQL_ASCII take and give bytes as they are; others stay as
-    they are.
+def take_bytes(connection: psycopg.Connection[Any], *, shown: bool = False) -> None:
+    r"""Have a session whose database is in SQL_ASCII take and give bytes as they are; others stay
+    as they are.
+
+    Args:
+        connection: in UTF8; one that takes bytes already may get another *shown*.
+        shown: texts are read with ``\xff`` for a byte that is no character, which no statement
+            finds again; else with surrogates.
 
     Raises:
         psycopg.Error: the server refuses.
@@ -67,7 +77,7 @@ def take_bytes(connection: psycopg.Connection[Any]) -> None:
         return
     connection.execute("SET client_encoding = 'SQL_ASCII'")
     for one in _TEXTS:
-        connection.adapters.register_loader(one, _Loader)
+        connection.adapters.register_loader(one, _ShownLoader if shown else _Loader)
     connection.adapters.register_dumper(str, _Dumper)
     set_json_loads(_json, connection)
 

@@ -22,10 +22,11 @@ from psycopg import sql
 
 from spillway.apply.sync.copying import copy_range
 from spillway.apply.sync.origins import mark
-from spillway.apply.target.connection import encoded, read_bytes
+from spillway.apply.target.connection import encoded
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import NotReady, SourceError, SourceTableAltered, SpillwayError
 from spillway.failpoints import failpoint
+from spillway.pg.byte_session import take_bytes
 from spillway.receiver.conninfo import redact
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ def connect_source(conninfo: str) -> Connection:
             f"no connection to the source: {' '.join(redact(str(error), conninfo).split())}",
             hint="Check that the source runs, and the source's log.",
         ) from None
-    read_bytes(connection)
+    take_bytes(connection, shown=True)
     return connection
 
 

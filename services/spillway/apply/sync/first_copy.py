@@ -29,9 +29,10 @@ from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.sync.states import SyncState
 from spillway.apply.tables.matching import match_all
-from spillway.apply.target.connection import encoded, read_bytes
+from spillway.apply.target.connection import encoded
 from spillway.errors import SourceError, SpillwayError, TargetTableMissing
 from spillway.failpoints import failpoint
+from spillway.pg.byte_session import take_bytes
 
 if TYPE_CHECKING:
     import threading
@@ -175,7 +176,7 @@ class FirstCopy:
         holder = snapshot.connection
         try:
             # One name that is no text would keep all tables from being described.
-            read_bytes(holder)
+            take_bytes(holder, shown=True)
             (block_bytes,) = holder.execute(
                 "SELECT pg_catalog.current_setting('block_size')::int"
             ).fetchone() or (8192,)

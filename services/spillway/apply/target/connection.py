@@ -14,16 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from psycopg.adapt import Loader
 
 from spillway.apply.target.failures import from_connecting, from_postgres
+from spillway.pg.byte_session import take_bytes
 from spillway.receiver.conninfo import parse_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from psycopg import sql
-    from psycopg.abc import Buffer
 
 #: What a server of its version does not know is left out.
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -61,18 +60,6 @@ _CONNECTION: Final[Mapping[str, str]] = {
 }
 
 
-_SQL_ASCII: Final = "SQL_ASCII"
-#: Types that are text, and what has none.
-_TEXTS: Final = ("text", "varchar", "bpchar", "name", '"char"', 0)
-
-
-class _TextLoader(Loader):
-    """Reads text that may not be UTF-8; a byte that is not is escaped."""
-
-    def load(self, data: Buffer) -> str:
-        return bytes(data).decode(errors="backslashreplace")
-
-
 def connect_target(
     dsn: str, application_name: str, settings: Mapping[str, str] | None = None
 ) -> psycopg.Connection[Any]:
@@ -101,23 +88,15 @@ def connect_target(
             " WHERE pg_catalog.current_setting(name, true) IS NOT NULL",
             [list(wanted), list(wanted.values())],
         )
-        read_bytes(connection)
+        take_bytes(connection, shown=True)
     except psycopg.Error as error:
         connection.close()
         raise from_postgres(error, "the target refuses a setting", dsn) from error
     return connection
 
 
-def read_bytes(connection: psycopg.Connection[Any]) -> None:
-    """Have a session in SQL_ASCII, of either side, take bytes as they are, and read texts."""
-    if connection.info.parameter_status("server_encoding") == _SQL_ASCII:
-        connection.execute("SET client_encoding = 'SQL_ASCII'")
-        for one in _TEXTS:
-            connection.adapters.register_loader(one, _TextLoader)
-
-
 def encoded(statement: sql.Composable, connection: psycopg.Connection[Any]) -> bytes:
     """Return a statement as its session speaks: what has no encoding has names in UTF-8."""
-    if connection.info.parameter_status("client_encoding") == _SQL_ASCII:
+    if connection.info.parameter_status("client_encoding") == "SQL_ASCII":
         return statement.as_bytes()
     return statement.as_bytes(connection)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from spillway.apply.target.connection import read_bytes
 from spillway.consumer.row_checksums import (
     RowTexts,
     TextForm,
@@ -25,7 +24,7 @@ from spillway.consumer.row_checksums import (
     text_array,
 )
 from spillway.consumer.row_differences import Difference, by_key, differences
-from spillway.pg.byte_session import is_without_encoding
+from spillway.pg.byte_session import is_without_encoding, take_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +65,7 @@ def speak_alike(source: Connection, target: Connection) -> tuple[TextForm, TextF
     sides = source, target
     if all(map(is_without_encoding, sides)):
         for side in sides:
-            read_bytes(side)
+            take_bytes(side, shown=True)
         return TextForm.BYTES, TextForm.BYTES
     for side in sides:
         side.execute("SET client_encoding = 'UTF8'")

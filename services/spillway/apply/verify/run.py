@@ -47,13 +47,14 @@ from spillway.apply.options import Rename
 from spillway.apply.selection import Selection
 from spillway.apply.sync.published import describe, list_tables
 from spillway.apply.tables.matching import match_all
-from spillway.apply.target.connection import connect_target, read_bytes
+from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.verify.pairs import TablePair, print_alike, speak_alike
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_differences import Difference, differences
 from spillway.consumer.snapshots import Source, SourceTable
 from spillway.errors import NotReady, SpillwayError, UnknownTable
+from spillway.pg.byte_session import take_bytes
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 
@@ -248,7 +249,7 @@ class _Run:
         """Return the tables that are compared, as they are published."""
         publications = self._settings.selection.publications or ()
         with closing(self._source.connected()) as connection:
-            read_bytes(connection)
+            take_bytes(connection, shown=True)
             there = list_tables(connection, publications, self._settings.selection.has)
             described = describe(connection, publications, there)
         found: dict[str, PublishedTable] = {}
