@@ -255,6 +255,17 @@ def test_names_that_are_no_text_while_others_stream(sides: SideBySide) -> None:
         assert error["code"] == "target_columns_missing"
         assert error["message"].endswith(r'is missing replicated column: "v\xff"')
         assert "rename it on both sides" in error["hint"]
+        assert "leave the table out, empty it on the target and name it again" in error["hint"]
+        # What was written under the name is in WAL under it, so the table is copied once more.
+        for database in (source, ours):
+            _run(database, [b'ALTER TABLE t RENAME "v\xff" TO v'])
+        service.call("PATCH", f"/subscriptions/{name}", json={"tables": ["public.u"]})
+        wait_until("it goes on", lambda: view()["state"] == "streaming", lambda: str(view()))
+        _run(ours, [b"TRUNCATE t"])
+        service.call("PATCH", f"/subscriptions/{name}", json={"publications": ["p"]})
+        wait_until("all is there", lambda: has(b"t", 2), lambda: str(view()))
+        _run(source, [b"INSERT INTO t VALUES (3, 'z')"])
+        wait_until("and goes on", lambda: has(b"t", 3), lambda: str(view()))
     finally:
         service.call("DELETE", f"/subscriptions/{name}")
         for database in (source, ours):

@@ -221,7 +221,8 @@ def _about_bytes(names: Iterable[str]) -> str:
         return ""
     return (
         r" Where the name has \x for a byte that is not UTF-8, that does not help: rename it on "
-        "both sides, or leave the table out."
+        "both sides. If rows were written under that name, then leave the table out, empty it on "
+        "the target and name it again: it is copied anew."
     )
 
 
