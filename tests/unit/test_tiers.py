@@ -19,6 +19,10 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "runs of Spark; the first tier has what is copied in oracle/test_copied_rows, and what is "
+    "compared in integration/test_row_checksums": {
+        "integration/lake/test_sql_ascii.py::test_loaded_followed_and_compared",
+    },
     "servers that are restored, half a minute each; the first tier has a target with an older "
     "position in apply/test_subscription_postgres, and copies that begin anew in test_table_sync": {
         "integration/apply/test_another_server.py::test_it_was_restored_from_a_base_backup",
@@ -36,6 +40,9 @@ LONG_ALONE: Final = {
     "ten seconds to half a minute each; the first tier has the other tests of their files": {
         "integration/apply/test_set_otherwise.py::test_nothing_that_ends_sessions_ends_ours",
         "integration/apply/test_database_encodings.py::test_a_name_that_is_no_text",
+        "integration/apply/test_database_encodings.py::test_names_that_are_no_text_while_others_stream",
+        "integration/apply/test_checklist_more.py::test_029_what_is_skipped_in_pieces_and_with_truncate",
+        "integration/apply/test_schema_changes.py::test_ddl_of_what_is_skipped_that_is_not_done",
         "integration/apply/test_subscription_postgres.py::test_a_target_that_was_made_anew",
         "integration/lake/test_lake_comparison.py::test_a_source_without_an_encoding",
         "browser/test_frozen.py::test_a_connection_whose_service_is_gone",
@@ -131,6 +138,7 @@ LONG_ALONE: Final = {
         "integration/apply/test_subscription_postgres.py::test_kills_under_load",
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
         "fault/test_lake_killed.py::test_killed_in_merges",
+        "fault/test_lake_killed.py::test_the_command_and_its_jvm",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
         "fault/test_serve_killed.py::test_no_committed_change_is_lost",
         "unit/lake/test_position_merge_beside_others.py::test_killed_at_any_instant",
