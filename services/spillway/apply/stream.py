@@ -30,10 +30,11 @@ from spillway.stream.client import open_own_stream, open_stream
 from spillway.stream.own_client import OwnStreamReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Self
 
+    from spillway._kernels.apply.change_group import ChangeGroup
     from spillway.stream.client import ChangeStreamReader
     from spillway.stream.wire import Batch
     from spillway.tls import ClientTls
@@ -43,6 +44,8 @@ _BATCH_BYTES: Final = 1 << 20
 _QUEUE_BYTES: Final = 16 << 20
 #: A batch of that size has more behind it, as like as not.
 _AHEAD_BYTES: Final = 64 << 10
+#: how late it is noticed that whoever reads all is to stop
+_WAIT_S: Final = 0.5
 _POSTGRES_EPOCH_S: Final = 946_684_800
 
 
@@ -144,6 +147,27 @@ class ArrivingChanges:
     def is_read_ahead(self) -> bool:
         """Whether the thread reads what comes next, or whoever takes it."""
         return self._is_ahead
+
+    def read_into(
+        self, group: ChangeGroup, write: Callable[[], None], stopping: threading.Event
+    ) -> bool:
+        """Take all up to the end of a stream that has one, and have *write* write and clear *group*
+        whenever it is full, and at the end; return False if *stopping* was set before.
+
+        Raises:
+            SpillwayError: as :meth:`take`; or what *write* raises.
+        """
+        while not self.has_ended:
+            if stopping.is_set():
+                return False
+            batch = self.take(_WAIT_S)
+            taken = 0
+            while batch is not None and taken < batch.count:
+                taken = group.feed(batch.payload, batch.lengths.cast("B"), taken)
+                if group.is_full:
+                    write()
+        write()
+        return True
 
     def take(self, timeout_s: float) -> Batch | None:
         """Return the next batch, or None when there is none within *timeout_s*, or no more at all.

@@ -31,7 +31,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -41,7 +40,7 @@ from spillway.apply.schema.changes import HeirsBehind
 from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.target.failures import from_postgres
-from spillway.apply.target.session import TargetSession
+from spillway.apply.target.session import Idle, TargetSession
 from spillway.apply.writers import Writers
 from spillway.errors import (
     SlotActive,
@@ -69,15 +68,6 @@ _HAND_OVER_LOOK_S: Final = 0.05
 _ATTEMPTS: Final = 5
 #: within which a slot whose stream was closed is free again
 _REOPEN_S: Final = 10.0
-_POSTGRES_EPOCH_S: Final = 946_684_800
-
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    """A position that no transaction ends at."""
-
-    end_lsn: int
-    commit_time: int
 
 
 class ApplyWorker:
@@ -313,7 +303,7 @@ class _Run:
             self._record_idle(lsn)
 
     def _record_idle(self, lsn: Lsn) -> None:
-        self._session.record(_Idle(lsn, int((time.time() - _POSTGRES_EPOCH_S) * 1e6)))
+        self._session.record(Idle.now(lsn))
         self._idle_record_at = time.monotonic() + _IDLE_RECORD_S
 
     def _confirm(self, stream: ArrivingChanges, *, at_once: bool) -> None:

@@ -209,7 +209,7 @@ class CopiedTable:
 
     @property
     def name(self) -> str:
-        return readable(f"{self.plan.descriptor.schema}.{self.plan.descriptor.name}")
+        return self.plan.read_name
 
     @property
     def parts(self) -> tuple[CopiedTable, ...]:
@@ -584,8 +584,8 @@ class Source:
         row = connection.execute(_RELATION, [schema, table]).fetchone()
         if row is None:
             return None
-        oid, kind, persistence, identity, relfilenode, readable = row
-        if not readable:
+        oid, kind, persistence, identity, relfilenode, may_read = row
+        if not may_read:
             check_readable(self._dsn, [f"{schema}.{table}"])
             raise _Changed(f"privileges on {readable(f'{schema}.{table}')} were granted")
         columns = tuple(

@@ -19,7 +19,6 @@ from psycopg import pq
 from spillway._kernels.encoders.arrow.copy import CopiedRows
 from spillway.consumer.snapshots import begin_with_snapshot, connect_sql, lock
 from spillway.errors import LakeError, SpillwayError
-from spillway.pg.encoding import readable
 from spillway.plugins.arrow_copy import copy_statement, take_shown
 from spillway.receiver.conninfo import redact
 
@@ -100,7 +99,6 @@ class TableCopy:
         self, plan: TablePlan, first: int, end: int | None
     ) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
         descriptor = plan.descriptor
-        name = _shown(plan)
         try:
             with connect_sql(self._conninfo) as connection:
                 begin_with_snapshot(connection, self._settings, self._snapshot)
@@ -111,12 +109,12 @@ class TableCopy:
                 connection.execute("COMMIT")
         except psycopg.errors.LockNotAvailable:
             raise LakeError(
-                f"{name}: {DDL_WAITS}",
+                f"{plan.read_name}: {DDL_WAITS}",
                 hint="The load lets it go first, and begins anew.",
             ) from None
         except psycopg.Error as error:
             raise LakeError(
-                f"copying {name} from block {first} failed: "
+                f"copying {plan.read_name} from block {first} failed: "
                 f"{' '.join(redact(str(error), self._conninfo).split())}",
                 hint="The load goes on where it is when it is run again.",
             ) from None
@@ -141,7 +139,7 @@ class TableCopy:
                     yield take_shown(rows, plan)
         except SpillwayError as error:
             raise type(error)(
-                f"table {_shown(plan)}: {error.message}",
+                f"table {plan.read_name}: {error.message}",
                 hint=error.hint,
                 **error.details,
             ) from error
@@ -153,7 +151,3 @@ class TableCopy:
         pgconn.get_result()
         if rows.rows:
             yield take_shown(rows, plan)
-
-
-def _shown(plan: TablePlan) -> str:
-    return readable(f"{plan.descriptor.schema}.{plan.descriptor.name}")

@@ -177,6 +177,11 @@ class TablePlan:
     #: the table under whose name rows go out, if it is another one: the root of a partition
     root: RelationDescriptor | None = None
 
+    @property
+    def read_name(self) -> str:
+        """Schema and name of the table that rows are read of, as they are shown."""
+        return _table_name(self.descriptor)
+
     def finished(self, column: ColumnPlan, values: pa.Array) -> pa.Array:
         """Return a built column as it is shown."""
         return hashed(values, self.secret) if column.name in self.hashed else values

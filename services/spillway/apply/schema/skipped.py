@@ -16,13 +16,12 @@ front of its next row (:meth:`~spillway.apply.schema.changes.SchemaChanges.find_
 from __future__ import annotations
 
 import logging
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.apply.change_group import ChangeGroup
 from spillway.apply.schema.changes import PREFIX
 from spillway.apply.stream import ArrivingChanges
+from spillway.apply.target.session import Idle
 from spillway.errors import LsnNotRetained
 
 if TYPE_CHECKING:
@@ -36,16 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GROUP_BYTES: Final = 4 << 20
-_WAIT_S: Final = 0.5
-_POSTGRES_EPOCH_S: Final = 946_684_800
-
-
-@dataclass(frozen=True, slots=True)
-class _Skipped:
-    """The position behind what is skipped."""
-
-    end_lsn: int
-    commit_time: int
 
 
 def meet_skipped(
@@ -77,7 +66,7 @@ def meet_skipped(
             changes.rolled_back()
             _log.warning("what was skipped is gone, and its DDL is not known: %s", error.message)
             session.begin()
-        session.commit(_Skipped(upto_lsn, int((time.time() - _POSTGRES_EPOCH_S) * 1e6)))
+        session.commit(Idle.now(upto_lsn))
     except BaseException:
         if not session.connection.broken:
             session.rollback()
@@ -115,14 +104,4 @@ def _read(
         token=settings.token,
         tls=settings.tls,
     ) as stream:
-        while not stream.has_ended:
-            if stopping.is_set():
-                return False
-            batch = stream.take(_WAIT_S)
-            taken = 0
-            while batch is not None and taken < batch.count:
-                taken = group.feed(batch.payload, batch.lengths.cast("B"), taken)
-                if group.is_full:
-                    meet()
-    meet()
-    return True
+        return stream.read_into(group, meet, stopping)

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from spillway.tls import ClientTls
 
 _GROUP_BYTES: Final = 4 << 20
-_WAIT_S: Final = 0.5
 
 
 class SlotCatchUp:
@@ -208,15 +207,7 @@ class SlotCatchUp:
             token=self._token,
             tls=self._tls,
         ) as stream:
-            while not stream.has_ended:
-                if self._stopping.is_set():
-                    raise NotReady(
-                        "a table's catching up was stopped", hint="It begins again by itself."
-                    )
-                batch = stream.take(_WAIT_S)
-                taken = 0
-                while batch is not None and taken < batch.count:
-                    taken = group.feed(batch.payload, batch.lengths.cast("B"), taken)
-                    if group.is_full:
-                        write()
-        write()
+            if not stream.read_into(group, write, self._stopping):
+                raise NotReady(
+                    "a table's catching up was stopped", hint="It begins again by itself."
+                )

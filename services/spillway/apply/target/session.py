@@ -100,6 +100,19 @@ class Head(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """A position that no transaction ends at: a :class:`Head` of its own."""
+
+    end_lsn: int
+    commit_time: int
+
+    @classmethod
+    def now(cls, lsn: int) -> Idle:
+        """Return *lsn* as of now."""
+        return cls(lsn, (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1))
+
+
+@dataclass(frozen=True, slots=True)
 class TargetPlan:
     """Whom a session is for, and where."""
 
