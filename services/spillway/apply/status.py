@@ -45,7 +45,7 @@ _STATES: Final = {
 class ApplyStatusFile(StatusFile):
     """See the module; changed on the worker's thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         super().__init__(path)
         with self.changing() as told:
             # Of an earlier release, which counted here.

@@ -19,9 +19,7 @@ written. Then nothing of it is left, the stream has to be opened again
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.apply.change_group import ChangeGroup
@@ -92,7 +90,7 @@ class Writers:
         self._status = status
         self._stopping = stopping
         self._wake = wake
-        conflicts = ConflictFile(settings.conflicts_file or Path(os.devnull))
+        conflicts = ConflictFile(settings.conflicts_file)
         exact = ExactOptions(
             rules=ConflictRules.parse(dict(options.conflicts)),
             conflicts_table=options.conflicts_table,

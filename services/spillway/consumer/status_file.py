@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from spillway.errors import SpillwayError
-from spillway.storage.durable_files import replace_cache
+from spillway.errors import InvalidRequest, SpillwayError
+from spillway.storage.durable_files import is_replaceable, replace_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,15 +92,25 @@ class StatusFile:
     threads.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Take the file that is to be replaced; its directory must exist."""
+    def __init__(self, path: Path | None) -> None:
+        """Take the file that is to be replaced, whose directory must exist; None tells nobody.
+
+        Raises:
+            InvalidRequest: something is there that is no file.
+        """
+        if path is not None and not is_replaceable(path):
+            raise InvalidRequest(
+                f"the status file {path} is no file",
+                hint="Name a file, which is replaced as a whole each time, or leave the option "
+                "out.",
+            )
         self._path = path
         self._run = os.environ.get(RUN_VARIABLE, "")
         self._lock = threading.Lock()
         self._written_at = 0.0
         self._begun = False
         self._error: dict[str, str] | None = None
-        self._progress = _earlier(path)
+        self._progress = Progress() if path is None else _earlier(path)
 
     def __enter__(self) -> Self:
         self._write()
@@ -141,6 +151,8 @@ class StatusFile:
             self._write()
 
     def _write(self) -> None:
+        if self._path is None:
+            return
         with self._lock:
             value = {
                 "run": self._run,

@@ -9,6 +9,8 @@ is atomic for whoever looks, and durable as a name is. So a file is replaced in 
 Whoever dies before the rename leaves the old file whole, and at most one ``.NAME.new``, which the
 next writer of NAME takes over (or :func:`remove_leftovers` removes, where names do not come again).
 An error before the rename, such as a full disk, leaves nothing: the file that was begun is removed.
+What is there and is no file (a pipe, ``/dev/null``) is refused, since a rename would put a file in
+its place for everybody; of a link what it leads to is replaced.
 An error behind it, of the directory's fsync, leaves the new file in place, and its name unsure; who
 raises can't say which of the two there will be.
 
@@ -25,15 +27,17 @@ holds its descriptor. Which modules may is a list in tests/unit/test_architectur
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spillway.failpoints import failpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 _LEFTOVERS: Final = ".*.new"
 
@@ -89,9 +93,9 @@ def replace_file(
     Raises:
         OSError: what was there before is there still, unless only the directory's fsync failed.
     """
-    _replace(path, data, mode, durably=True, at=at)
+    replaced = _replace(path, data, mode, durably=True, at=at)
     failpoint("storage.after_rename")
-    sync_directory(path.parent)
+    sync_directory(replaced.parent)
 
 
 def put_new(path: Path, data: bytes | str) -> None:
@@ -127,7 +131,21 @@ def replace_cache(path: Path, data: bytes | str, *, mode: int | None = None) -> 
     _replace(path, data, mode, durably=False, at="storage.before_rename")
 
 
-def _replace(path: Path, data: bytes | str, mode: int | None, *, durably: bool, at: str) -> None:
+def is_replaceable(path: Path) -> bool:
+    """Return whether nothing is at *path*, or at what it leads to as a link, or a file."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        # What can't be looked at is found out by whoever writes it.
+        return True
+
+
+def _replace(path: Path, data: bytes | str, mode: int | None, *, durably: bool, at: str) -> Path:
+    """Return the path that was written: that of the file itself, if *path* is a link."""
+    if not is_replaceable(path):
+        raise OSError(errno.EINVAL, "it is no file, and is not replaced", str(path))
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.new")
     try:
         with beside.open("wb") as file:
@@ -143,6 +161,7 @@ def _replace(path: Path, data: bytes | str, mode: int | None, *, durably: bool, 
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+    return path
 
 
 def put_in_place(source: Path, target: Path) -> None:

@@ -40,6 +40,14 @@ CONFLICT = Conflict(
 )  # fmt: skip
 
 
+def test_without_a_file_nothing_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ConflictFile(None).record([CONFLICT])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_not_named_is_as_postgresqls() -> None:
     rules = ConflictRules.parse(None)
     assert {kind: rules.of("public.t", kind) for kind in ConflictKind} == dict(DEFAULTS)

@@ -197,6 +197,36 @@ def test_a_full_disk_leaves_the_old_file_and_no_debris(
     assert names(tmp_path) == ["state.json"]
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """Root's rename over /dev/null would take it from everybody; a pipe stands for it here."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    for path in (pipe, link, tmp_path):
+        for replace in (replace_file, replace_cache):
+            with pytest.raises(OSError, match="it is no file") as raised:
+                replace(path, "new")
+            assert raised.value.errno == errno.EINVAL
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_replaced(
+    tmp_path: Path, steps: list[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("elsewhere/file")
+    for text in ("first", "second"):
+        replace_file(link, text)
+        assert link.is_symlink()
+        assert (elsewhere / "file").read_text() == text
+    assert steps[:3] == ["sync .file.new", "rename .file.new file", "sync elsewhere"]
+    assert list(elsewhere.iterdir()) == [elsewhere / "file"]
+
+
 def test_a_file_that_can_not_be_begun_is_not_there(tmp_path: Path) -> None:
     with armed("storage.write=error:ENOSPC"), pytest.raises(OSError, match="No space"):
         create_file(tmp_path / "segment", b"header")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness.commands import parse_command
+from harness.remedies import remedy
 from harness.subscription_stage import publication
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.errors import InvalidRequest, LakeTableConflict, UnsupportedFeature
@@ -113,6 +115,42 @@ def test_a_status_is_read_as_the_lake_writes_it(
     again = RunStatus.load(tmp_path)
     assert again is not None
     assert (again.run, again.changes, len(again.tables), again.error) == ("r2", 7, 2, None)
+
+
+def test_a_program_without_a_status_file_writes_none(tmp_path: Path) -> None:
+    """It took /dev/null for one once, and as root it put a file in its place."""
+    words = [sys.executable, "-m", "spillway.cli", "apply", "run", "--slot", "s"]
+    words += ["--subscription", "s", "--identity", "1"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPILLWAY_")}
+    said = []
+    for more in ((), ("--status-file", str(tmp_path / "status.json"))):
+        done = subprocess.run(
+            [*words, *more],
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode != 0
+        said.append(done.stderr)
+        assert list(tmp_path.iterdir()) == ([tmp_path / "status.json"] if more else [])
+    assert said[0] == said[1]
+    assert "status file" not in said[0]
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)  # noqa: PTH116 - a device
+
+
+@pytest.mark.follows_hint("invalid_request")
+def test_a_status_file_is_a_file(tmp_path: Path) -> None:
+    from spillway.lake.job.status_file import LakeStatusFile
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidRequest, match=f"{pipe} is no file") as refused:
+        LakeStatusFile(pipe)
+    assert "Name a file" in remedy(refused.value, "invalid_request")
+    LakeStatusFile(tmp_path / "status.json").__enter__()
+    assert RunStatus.load(tmp_path) is not None
 
 
 def test_a_load_that_failed_is_told_with_its_reason(tmp_path: Path) -> None:

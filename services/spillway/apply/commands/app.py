@@ -14,7 +14,7 @@ import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
 
 import typer
@@ -165,7 +165,7 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as held:
-        status = held.enter_context(ApplyStatusFile(status_file or Path(os.devnull)))
+        status = held.enter_context(ApplyStatusFile(status_file))
         settings = _settings(**given)
         if status_file is not None:
             settings = replace(settings, conflicts_file=status_file.with_name(CONFLICTS_FILE))

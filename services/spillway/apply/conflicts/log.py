@@ -51,17 +51,19 @@ class ConflictLog(Protocol):
 
 
 class ConflictFile:
-    """The file, written by one program; safe to use from several threads."""
+    """The file, written by one program; safe to use from several threads. None is nowhere."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._log, self._position = _last_line(path) or _last_line(_older(path)) or _new_log()
+        lines = None if path is None else _last_line(path) or _last_line(_older(path))
+        self._log, self._position = lines or _new_log()
         #: whether a line before may have been cut off
         self._may_be_cut = True
 
     def record(self, conflicts: Sequence[Conflict]) -> None:
-        if not conflicts:
+        path = self._path
+        if not conflicts or path is None:
             return
         with self._lock:
             lines = []
@@ -69,13 +71,13 @@ class ConflictFile:
                 self._position += 1
                 lines.append(_line(self._log, self._position, one.as_json()))
             try:
-                self._append(lines)
+                self._append(path, lines)
             except (OSError, StorageError) as error:
                 self._may_be_cut = True
-                _log.warning("conflicts can't be written into %s: %s", self._path, error)
+                _log.warning("conflicts can't be written into %s: %s", path, error)
 
-    def _append(self, lines: list[bytes]) -> None:
-        with self._path.open("ab") as file:
+    def _append(self, path: Path, lines: list[bytes]) -> None:
+        with path.open("ab") as file:
             if self._may_be_cut and file.tell():
                 # An empty line means nothing.
                 file.write(b"\n")
@@ -83,7 +85,7 @@ class ConflictFile:
             file.writelines(lines)
             size = file.tell()
         if size >= FILE_BYTES_MAX:
-            put_in_place(self._path, _older(self._path))
+            put_in_place(path, _older(path))
 
 
 def _new_log() -> tuple[str, int]:
