@@ -9,12 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from harness.postgresql_subscription import Subscription
+from spillway.apply.commands.app import OPTIONS_VARIABLE, SOURCE_VARIABLE
 from spillway.apply.exact import own_tables
 from spillway.apply.selection import Selection
 from spillway.apply.sync.catching_up import SlotCatchUp
@@ -29,12 +31,16 @@ from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.cluster import Database
     from harness.service import Service
     from spillway.apply.conflicts.conflict import Conflict
     from spillway.apply.exact.writer import ExactOptions
+
+
+#: within which a program that is told to has ended
+_BOUND_S: Final = 30.0
 
 
 @dataclass
@@ -46,6 +52,50 @@ class Told:
 
     def record(self, conflicts: Sequence[Conflict]) -> None:
         self.conflicts += conflicts
+
+
+class ApplyProgram:
+    """``spillway apply run`` in a process of its own, and no supervisor who would kill it."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._words = [sys.executable, "-m", "spillway.cli", "apply", "run", *words]
+        self._environment = {**os.environ, **environment}
+        self._directory = tempfile.TemporaryDirectory()
+        self._log = (Path(self._directory.name) / "log").open("w+b")
+        self._words.append(f"--status-file={self._directory.name}/status.json")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start it."""
+        self._process = subprocess.Popen(
+            self._words, env=self._environment, stdout=self._log, stderr=self._log
+        )
+
+    def end(self) -> None:
+        """Have SIGTERM end it, as nothing else does, and well."""
+        assert self._process is not None
+        self._process.terminate()
+        assert self._process.wait(_BOUND_S) == 0, self.told()
+        self._process = None
+
+    def told(self) -> str:
+        """What it said."""
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if self._process is not None and kind is None:
+                self.end()
+        finally:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            self._log.close()
+            self._directory.cleanup()
 
 
 @dataclass(frozen=True)
@@ -134,6 +184,16 @@ class Ends:
             timeout=300,
         )
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+
+    def program(self) -> ApplyProgram:
+        """The program that applies, not begun yet."""
+        words = [
+            f"--subscription={self.name}", f"--identity={self.plan.identity}",
+            f"--slot={self.slot}", f"--grpc={self.grpc}",
+            *(f"--publication={name}" for name in self.publications),
+        ]  # fmt: skip
+        options = json.dumps({"dsn": self.target_dsn})
+        return ApplyProgram(words, {OPTIONS_VARIABLE: options, SOURCE_VARIABLE: self.source_dsn})
 
     def apply_the_rest(self, sync: TableSync, told: Told, upto: int) -> None:
         """Do what the worker would: apply from each table's LSN on, up to *upto*."""

@@ -15,7 +15,7 @@ from harness.serve_process import ServeProcess
 from harness.table_sync import Copied, Ends, Told, lsn_now
 from harness.tiers import deep
 from spillway.apply.exact.writer import ExactOptions
-from spillway.apply.sync import indexes
+from spillway.apply.sync import hand_over, indexes
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.forget import forget_subscription
 from spillway.errors import SpillwayError, TargetRowRefused
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _SMALL_RANGE = 64 << 10
 #: within which what is told to stop has ended
 _BOUND_S = 30
+_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
 
 class Room:
@@ -109,6 +110,13 @@ def _of_nobody(database: Database) -> list[str]:
         )
         if row[0].startswith("table public.")
     ]
+
+
+def _kept(target: Database) -> dict[str, str]:
+    """The states that the target keeps."""
+    if target.value("SELECT to_regclass('spillway.tables')") is None:
+        return {}
+    return dict(target.query("SELECT table_name, state::text FROM spillway.tables"))
 
 
 def _states(sync: TableSync) -> dict[str, str]:
@@ -842,3 +850,85 @@ def test_a_copy_is_stopped_while_the_target_takes_nothing(room: Room, way: str) 
     again.first_copy(ends.position())
     assert _rows(target) == _rows(source)
     again.stop()
+
+
+def test_catching_up_beside_the_stream_is_stopped_while_it_waits_for_a_lock(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is there, no error is told of the table, and the next program goes on."""
+    monkeypatch.setattr(hand_over, "_NEAR_BYTES", -1)
+    ends, source, target = _filled(room, rows=10)
+    sync = ends.sync(Told())
+    sync.first_copy(ends.position())
+    for database in (source, target):
+        database.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    sync.start()
+    sync.refresh()
+    wait_until("it is copied", lambda: _states(sync).get("late") == "f")
+    source.execute("INSERT INTO late VALUES (1)")
+    upto = lsn_now(source)
+    room.service.wait_for(ends.slot, str(Lsn(upto)))
+    with target.connect() as blocker:
+        blocker.execute("BEGIN; LOCK TABLE late IN SHARE MODE")
+        sync.at_boundary(upto)
+        wait_until("it waits", lambda: bool(target.value(_WAITING)))
+        stopping = threading.Thread(target=sync.stop)
+        stopping.start()
+        stopping.join(_BOUND_S)
+        assert not stopping.is_alive()
+        assert not target.value(_WAITING)
+    again = ends.sync(Told())
+    late = again.states.all()["public", "late"]
+    assert (late.state, late.error) == (SyncState.FINISHED_COPY, "")
+    assert _rows(target, "late") == []
+    # The worker has passed what the table lacks.
+    again.first_copy(upto)
+    again.start()
+
+    def is_handed_over() -> bool:
+        again.at_boundary(upto)
+        return _states(again)["late"] in ("s", "r")
+
+    wait_until("it is handed over", is_handed_over)
+    again.stop()
+    assert _rows(target, "late") == [(1,)]
+
+
+@pytest.mark.long
+def test_a_program_ends_by_sigterm_while_its_own_thread_catches_up_and_waits(room: Room) -> None:
+    """What a table lacks last is written by the worker's thread, which hears of no signal while it
+    waits: it ends by itself, before anybody would kill it.
+    """
+    ends, source, target = _filled(room, rows=10)
+    with ends.program() as program:
+        program.begin()
+        wait_until("t0 is copied", lambda: _kept(target) == {"t0": "r"}, program.told)
+    for database in (source, target):
+        database.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    source.execute("INSERT INTO late VALUES (1)")
+    target.execute(
+        "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock_shared(NEW.id); RETURN NEW; END';"
+        "CREATE TRIGGER t BEFORE INSERT ON late FOR EACH ROW EXECUTE FUNCTION waits();"
+        "ALTER TABLE late ENABLE ALWAYS TRIGGER t"
+    )
+    with ends.program() as program:
+        with target.connect() as blocker:
+            blocker.execute("SELECT pg_advisory_lock(1), pg_advisory_lock(2)")
+            program.begin()
+            wait_until("its copy waits", lambda: bool(target.value(_WAITING)), program.told)
+            source.execute("INSERT INTO late VALUES (2); INSERT INTO t0 VALUES (11, 11, '')")
+            wait_until("the stream is ahead", lambda: len(_rows(target)) == 11, program.told)
+            blocker.execute("SELECT pg_advisory_unlock(1)")
+            wait_until(
+                "the rest waits",
+                lambda: _kept(target)["late"] == "f" and bool(target.value(_WAITING)),
+                program.told,
+            )
+            program.end()
+            assert not target.value(_WAITING)
+        assert target.value("SELECT count(*) FROM spillway.tables WHERE error <> ''") == 0
+        assert _rows(target, "late") == [(1,)]
+        program.begin()
+        wait_until("it is the stream's", lambda: _kept(target)["late"] == "r", program.told)
+    assert _rows(target, "late") == [(1,), (2,)]

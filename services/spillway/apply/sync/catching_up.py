@@ -11,10 +11,16 @@ all is written once more, change by change, and that constraint is checked with 
 transaction of the source; where it refuses that, with each row.
 
 Prepared transactions come whole with their COMMIT PREPARED: the peek asks for no two-phase.
+
+Whoever stops it does not wait for the target: a thread beside each attempt has its session's
+statement cancelled then, whatever that waits for. The attempt may be on the worker's thread, which
+could not look.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -27,17 +33,17 @@ from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.schema.changes import OwnSchemaChanges
 from spillway.apply.stream import ArrivingChanges
+from spillway.apply.sync.hand_over import CatchUpStopped
 from spillway.apply.sync.origins import mark
 from spillway.apply.tables.matching import same_name
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.session import TargetSession
-from spillway.errors import NotReady
+from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from spillway.apply.changes import SourceRelation
@@ -50,6 +56,10 @@ if TYPE_CHECKING:
     from spillway.tls import ClientTls
 
 _GROUP_BYTES: Final = 4 << 20
+#: how often it is looked whether to stop, and the statement cancelled then
+_STOP_LOOK_S: Final = 0.2
+#: for one request to cancel, of which the server tells no result
+_CANCEL_S: Final = 5.0
 
 
 class SlotCatchUp:
@@ -61,7 +71,7 @@ class SlotCatchUp:
         plugin_options: pgoutput's, without two-phase.
         plan: of the subscription's sessions on the target.
         log: hears of conflicts.
-        stopping: ends it; nothing is written then.
+        stopping: ends it, as :meth:`stop`; nothing is written then.
         options: what becomes of conflicts.
         always_exact: nothing is written in groups.
         following: makes what does DDL in a session; without it DDL is passed over.
@@ -92,6 +102,7 @@ class SlotCatchUp:
         self._plan = plan
         self._log = log
         self._stopping = stopping
+        self._stopped = threading.Event()
         self._options = replace(options or ExactOptions(), may_skip=False)
         self._rename = rename
         self._always_exact = always_exact
@@ -108,8 +119,41 @@ class SlotCatchUp:
     ) -> None:
         """Write what the slot has for *tables* in [*start_lsn*, *upto_lsn*)."""
         checked: list[str] = []
-        while refused := self._attempt(tables, start_lsn, upto_lsn, before_commit, checked):
-            checked += refused
+        try:
+            while refused := self._attempt(tables, start_lsn, upto_lsn, before_commit, checked):
+                checked += refused
+        except SpillwayError as error:
+            # What was cancelled is nobody's fault.
+            if self._is_to_stop:
+                raise CatchUpStopped from error
+            raise
+
+    def stop(self) -> None:
+        """End what runs, and what begins later, whatever its session waits for. On any thread."""
+        self._stopped.set()
+
+    @property
+    def _is_to_stop(self) -> bool:
+        return self._stopping.is_set() or self._stopped.is_set()
+
+    @contextmanager
+    def _ends_when_stopped(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Have the session's statements cancelled once it is to stop."""
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(_STOP_LOOK_S):
+                if self._is_to_stop:
+                    with suppress(psycopg.Error):
+                        connection.cancel_safe(timeout=_CANCEL_S)
+
+        looking = threading.Thread(target=look, name="catching up's end", daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            looking.join()
 
     def _attempt(
         self,
@@ -130,7 +174,12 @@ class SlotCatchUp:
             del commit_lsn
             return (relation.schema, relation.name) in names
 
-        with TargetSession(self._plan, is_beside=True) as session:
+        if self._is_to_stop:
+            raise CatchUpStopped
+        with (
+            TargetSession(self._plan, is_beside=True) as session,
+            self._ends_when_stopped(session.connection),
+        ):
             matched = TargetTables(self._rename, self._options.rules.merging)
             if session.facts.may_use_origins:
                 session.uses_origin = mark(session.connection, self._plan.origin)
@@ -208,6 +257,4 @@ class SlotCatchUp:
             tls=self._tls,
         ) as stream:
             if not stream.read_into(group, write, self._stopping):
-                raise NotReady(
-                    "a table's catching up was stopped", hint="It begins again by itself."
-                )
+                raise CatchUpStopped

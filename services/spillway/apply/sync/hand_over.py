@@ -40,6 +40,10 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _NEAR_BYTES: Final = 4 << 20
 
 
+class CatchUpStopped(Exception):
+    """It was told to stop: nothing of it was written, and it begins again by itself."""
+
+
 class CatchUp(Protocol):
     """Applies what tables lack, beside the stream."""
 
@@ -56,8 +60,14 @@ class CatchUp(Protocol):
         by now, by what they were called.
 
         Raises:
+            CatchUpStopped: it is to stop.
             TargetSchemaChange: DDL of one of them is not done on the target. Nothing was written.
             SpillwayError: nothing of it was written.
+        """
+
+    def stop(self) -> None:
+        """End what runs soon, whatever the target waits for, and what begins later. On any thread;
+        does not wait for it.
         """
 
 
@@ -185,6 +195,8 @@ class HandOver:
 
         try:
             self._catch_up(frozenset(tables), lsn, position, before_commit)
+        except CatchUpStopped:
+            return set()
         except TargetSchemaChange as error:
             if len(tables) > 1:
                 # Each by itself: the others have no part in it.

@@ -118,6 +118,7 @@ class TableSync:
             self._stopping,
             following,
         )
+        self._catch_up = catch_up
         self._hand_over = HandOver(
             self._sides, self.states, self._retries, catch_up, self._stopping
         )
@@ -264,6 +265,7 @@ class TableSync:
         """
         self._stopping.set()
         self._wanted.set()
+        self._catch_up.stop()
         self._sides.cancel()
         if self._thread is not None:
             while self._thread.is_alive():
