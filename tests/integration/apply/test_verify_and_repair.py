@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -156,6 +157,128 @@ def test_what_differs_is_named_and_mended(standing: Standing) -> None:
     assert verify(standing.settings(*keyed)).equal
     # Columns of the target's own stay.
     assert standing.target.value("SELECT count(*) FROM two WHERE local = 8") == 499
+
+
+_KEYS = """
+CREATE TABLE {0}.word (k {0}.citext PRIMARY KEY, v text);
+CREATE TABLE {0}.number (k numeric, i interval, v text, PRIMARY KEY (k, i));
+CREATE TABLE {0}.named (t int PRIMARY KEY, wanted int, _spillway_wanted_0 int, key int, v0 int)
+"""
+_KEYS_ROWS = """
+INSERT INTO public.word SELECT 'Word ' || n, 'v' FROM generate_series(1, 9) n;
+INSERT INTO public.number SELECT n + 0.50, '1 day', 'v' FROM generate_series(1, 9) n;
+INSERT INTO public.named SELECT n, n, n, n, n FROM generate_series(1, 9) n
+"""
+_KEYS_SPOILT = """
+UPDATE ext.word SET v = 'w' WHERE k = 'word 1'; UPDATE ext.word SET k = 'word 2' WHERE k = 'WORD 2';
+DELETE FROM ext.word WHERE k = 'Word 3'; INSERT INTO ext.word VALUES ('Word 99');
+UPDATE ext.number SET k = 1.5 WHERE k = 1.5; UPDATE ext.number SET i = '24 hours' WHERE k = 2.5;
+DELETE FROM ext.number WHERE k = 3.5;
+UPDATE ext.named SET key = 0 WHERE t = 1; DELETE FROM ext.named WHERE t = 2
+"""
+
+
+def test_keys_of_other_types_and_names(standing: Standing) -> None:
+    """A key's type from an extension that lies in another schema on the target; keys that are equal
+    and print otherwise; columns with names as the statements have.
+    """
+    standing.source.execute("CREATE EXTENSION citext SCHEMA public")
+    standing.target.execute("CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext")
+    try:
+        standing.source.execute(_KEYS.format("public") + ";" + _KEYS_ROWS)
+        standing.target.execute(
+            _KEYS.format("ext") + ";" + _KEYS_ROWS.replace("INTO public.", "INTO ext.")
+        )
+        tables = ("public.word", "public.number", "public.named")
+        rename = Rename({name: name.replace("public", "ext") for name in tables})
+        settings = standing.settings(*tables, rename=rename)
+        assert verify(settings).equal
+        standing.target.execute(_KEYS_SPOILT)
+        assert [str(d) for t in verify(settings).tables for d in t.differences]
+        mended = verify(standing.settings(*tables, rename=rename, limit=100), repair=True)
+        assert mended.equal, [str(table) for table in mended.tables]
+        assert verify(settings).equal
+    finally:
+        standing.target.execute("DROP SCHEMA ext CASCADE")
+
+
+_IN_THE_WAY = """
+CREATE TABLE parent (id int PRIMARY KEY, u int UNIQUE, during int4range,
+    EXCLUDE USING gist (during WITH &&));
+CREATE TABLE child (id int PRIMARY KEY, p int REFERENCES parent ON DELETE CASCADE);
+CREATE TABLE lone (id int PRIMARY KEY, u int UNIQUE);
+INSERT INTO parent SELECT n, n, int4range(n * 10, n * 10 + 5) FROM generate_series(1, 3000) n;
+INSERT INTO child SELECT n, n FROM generate_series(1, 3000) n;
+INSERT INTO lone SELECT n, n FROM generate_series(1, 9) n
+"""
+#: Of the first and the last row they are swapped; of another one the row is gone that has it.
+_TAKEN = """
+UPDATE {0} SET u = -id WHERE id IN (1, {1}); UPDATE {0} SET u = {1} WHERE id = 1;
+UPDATE {0} SET u = 1 WHERE id = {1}; DELETE FROM {0} WHERE id = 5; UPDATE {0} SET u = 5 WHERE id = 6
+"""
+
+
+@pytest.mark.long
+def test_rows_in_each_others_way(standing: Standing) -> None:
+    """Of rows that have what others should have in a unique index, in whatever order; and of more
+    than are looked at at once.
+    """
+    for database in (standing.source, standing.target):
+        database.execute(_IN_THE_WAY)
+    standing.target.execute("ALTER TABLE parent ADD own int DEFAULT 7; UPDATE parent SET own = id")
+    standing.target.execute(
+        "SET session_replication_role = replica; "
+        + _TAKEN.format("parent", 3000)
+        + "; UPDATE parent SET during = NULL; UPDATE parent SET during = '[31,32)' WHERE id = 2"
+    )
+    settings = standing.settings("public.parent", limit=5000)
+    (mended,) = verify(settings, repair=True).tables
+    assert mended.equal, str(mended)
+    assert mended.repaired == 3000
+    assert verify(standing.settings("public.parent", "public.child")).equal
+    # Columns of the target's own stay; the row that was gone has the default.
+    assert standing.target.query("SELECT id, own FROM parent WHERE own IS DISTINCT FROM id") == [
+        (5, 7)
+    ]
+
+
+def test_what_the_target_refuses_is_said_of_its_table(standing: Standing) -> None:
+    """And the others are repaired. Where foreign keys are in force, no row is deleted that others
+    refer to.
+    """
+    for database in (standing.source, standing.target):
+        database.execute(_IN_THE_WAY)
+    role = f"modest_{secrets.token_hex(4)}"
+    standing.target.execute(
+        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA public TO {role};"
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role};"
+        "UPDATE child SET p = NULL WHERE id = 5; DELETE FROM keyless WHERE a = 1;"
+        + _TAKEN.format("parent", 9)
+        + ";"
+        + _TAKEN.format("lone", 9)
+    )
+    try:
+        settings = replace(
+            standing.settings("public.parent", "public.lone", "public.keyless", limit=100),
+            target_dsn=standing.target.cluster.dsn(standing.target.name, role),
+        )
+        outcomes = {t.table: t for t in verify(settings, repair=True).tables}
+        assert outcomes["public.lone"].equal, str(outcomes["public.lone"])
+        refused = outcomes["public.parent"]
+        assert not refused.equal
+        assert "not repaired: rows of public.parent can't be repaired: duplicate key" in str(
+            refused
+        )
+        assert "(1): u" in str(refused)
+        assert "not repaired: nothing tells its rows apart" in str(outcomes["public.keyless"])
+        assert standing.target.value("SELECT count(*) FROM child") == 3000
+        # As the hint says.
+        assert "session_replication_role" in refused.refused
+        standing.target.execute(f"GRANT SET ON PARAMETER session_replication_role TO {role}")
+        (mended,) = verify(replace(settings, tables=("public.parent",)), repair=True).tables
+        assert mended.equal, str(mended)
+    finally:
+        standing.target.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def _update(session: psycopg.Connection[Any], n: int) -> None:

@@ -9,6 +9,7 @@ What a side in SQL_ASCII has is told by :class:`spillway.consumer.row_checksums.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,13 +25,14 @@ from spillway.consumer.row_checksums import (
     text_array,
 )
 from spillway.consumer.row_differences import Difference, by_key, differences
+from spillway.errors import SourceError
 from spillway.pg.byte_session import is_without_encoding, take_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from spillway.apply.sync.published import PublishedTable
-    from spillway.apply.tables.matched import MatchedTable
+    from spillway.apply.tables.matched import MatchedTable, TargetColumn
 
 Connection = psycopg.Connection[Any]
 #: the texts of a key's columns
@@ -88,7 +90,8 @@ class TablePair:
     Args:
         published: the source's, as it is published.
         matched: the target's table.
-        source_types: the source's types of the key's columns, as SQL has them there.
+        source_types: the source's types of columns, as SQL has them there, and their equalities,
+            by name.
         forms: what the texts of source and target are, by :func:`speak_alike`.
     """
 
@@ -96,7 +99,7 @@ class TablePair:
         self,
         published: PublishedTable,
         matched: MatchedTable,
-        source_types: Mapping[str, str],
+        source_types: Mapping[str, tuple[str, str]],
         forms: tuple[TextForm, TextForm],
     ) -> None:
         self._source_form, self._target_form = forms
@@ -124,9 +127,12 @@ class TablePair:
             sql.Identifier(matched.schema, matched.name),
         )
         self._texts = {name: printed(sql.Identifier(name)) for name in self.columns}
+        #: type and equality of each of the key's columns. The source's are its own: an extension
+        #: that brings the type may lie in another schema there, or the type be another.
         self._source_types = [source_types[name] for name in self.key]
-        self._target_types = [k.column.type_name for k in matched.key] if is_keyed else []
-        self._equals = [k.equals for k in matched.key] if is_keyed else []
+        self._target_types = [(k.column.type_name, k.equals) for k in matched.key]
+        if not is_keyed:
+            self._target_types = []
 
     # ---- all rows
 
@@ -137,7 +143,9 @@ class TablePair:
         """
         left = self._source_texts(self._source)
         right = self._target_texts(self._target)
-        at_source, at_target = left.buckets(source), right.buckets(target)
+        with self._at_source():
+            at_source = left.buckets(source)
+        at_target = right.buckets(target)
         differing = sorted(
             b for b in at_source.keys() | at_target.keys() if at_source.get(b) != at_target.get(b)
         )
@@ -148,7 +156,9 @@ class TablePair:
                 more = True
                 break
             some = differing[at : at + _BUCKETS_AT_ONCE]
-            ours, theirs = by_key(left.rows(source, some)), by_key(right.rows(target, some))
+            with self._at_source():
+                ours = by_key(left.rows(source, some))
+            theirs = by_key(right.rows(target, some))
             for key in sorted(ours.keys() | theirs.keys()):
                 found += differences(
                     key,
@@ -170,7 +180,8 @@ class TablePair:
     def source_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Return the source's rows of *keys*, by their keys' texts."""
         chosen = self._chosen(self._source, self._source_types, keys, self._source_form)
-        return dict(by_key(self._source_texts(chosen).all_rows(connection)))
+        with self._at_source():
+            return dict(by_key(self._source_texts(chosen).all_rows(connection)))
 
     def target_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Return the target's rows of *keys*, by their keys' texts."""
@@ -186,7 +197,8 @@ class TablePair:
             "SELECT {key}, string_agg(t.xmin::text || ' ' || t.ctid::text, ',' ORDER BY t.ctid)"
             " FROM {rows} GROUP BY 1"
         ).format(key=self._source_texts(chosen).key, rows=self._published(chosen))
-        return dict(execute(connection, statement, self._source_form).fetchall())
+        with self._at_source():
+            return dict(execute(connection, statement, self._source_form).fetchall())
 
     def key_text(self, key: Key) -> str:
         """Return a key's text, as the other methods name it."""
@@ -196,7 +208,7 @@ class TablePair:
 
     def lock_target_rows(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Keep others from writing to the target's rows of *keys* until the transaction's end."""
-        chosen = self._chosen(self._target, self._target_types, keys, self._target_form)
+        chosen = self._joined(self._target, self._target_types, keys, self._target_form)
         statement = sql.SQL("SELECT FROM {} FOR UPDATE OF t").format(chosen)
         execute(connection, statement, self._target_form)
 
@@ -207,22 +219,56 @@ class TablePair:
         )
         execute(connection, statement, self._target_form)
 
-    def insert(self, connection: Connection, rows: Sequence[Sequence[str | None]]) -> None:
-        """Insert rows, given by their columns' texts."""
+    def insert(
+        self,
+        connection: Connection,
+        rows: Sequence[Sequence[str | None]],
+        more: Sequence[TargetColumn] = (),
+    ) -> None:
+        """Insert rows, given by the texts of their columns, and of *more* of the target's own."""
+        names = [*self.columns, *(column.name for column in more)]
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
             sql.Identifier(self.matched.schema, self.matched.name),
-            sql.SQL(", ").join(map(sql.Identifier, self.columns)),
-            sql.SQL(", ").join(self._values()),
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            sql.SQL(", ").join(_values((*self.matched.columns, *more))),
             self._values_listed(rows),
         )
         execute(connection, statement, self._target_form)
+
+    def replace(
+        self, connection: Connection, rows: Mapping[Key, Sequence[Sequence[str | None]]]
+    ) -> None:
+        """Delete the target's rows of the keys of *rows*, and insert these, by their texts; columns
+        of the target's own stay as they are. So no row meets what another one has had in a unique
+        index.
+        """
+        own = self.matched.unsent
+        statement = sql.SQL("DELETE FROM {} AS t USING {} WHERE {} RETURNING {}").format(
+            self._target,
+            self._listed(list(rows), self._target_form),
+            self._is_key(self._target_types),
+            sql.SQL(", ").join(
+                [
+                    *(printed(sql.Identifier("t", name)) for name in self.key),
+                    *(printed(sql.Identifier("t", column.name)) for column in own),
+                ]
+            ),
+        )
+        gone = execute(connection, statement, self._target_form).fetchall()
+        width = len(self.key)
+        kept = {tuple(row[:width]): row[width:] for row in gone}
+        again = [
+            [*texts, *kept[key]] for key, some in rows.items() if key in kept for texts in some
+        ]
+        if again:
+            self.insert(connection, again, own)
 
     def update(self, connection: Connection, rows: Sequence[Sequence[str | None]]) -> None:
         """Give the target's rows of the same keys these texts."""
         settable = [
             sql.SQL("{} = {}").format(sql.Identifier(name), value)
             for name, value, column in zip(
-                self.columns, self._values(), self.matched.columns, strict=True
+                self.columns, _values(self.matched.columns), self.matched.columns, strict=True
             )
             if name not in self.key and column.identity != "a"
         ]
@@ -236,8 +282,8 @@ class TablePair:
                 sql.Identifier(f"v{place}"),
                 sql.SQL(type_name),
             )
-            for name, place, equals, type_name in zip(
-                self.key, places, self._equals, self._target_types, strict=True
+            for name, place, (type_name, equals) in zip(
+                self.key, places, self._target_types, strict=True
             )
         )
         statement = sql.SQL("UPDATE {} AS t SET {} FROM {} WHERE {}").format(
@@ -246,6 +292,19 @@ class TablePair:
         execute(connection, statement, self._target_form)
 
     # ---- SQL
+
+    @contextmanager
+    def _at_source(self) -> Iterator[None]:
+        """Tell what the source refuses from what the target does."""
+        try:
+            yield
+        except psycopg.Error as error:
+            said = error.diag.message_primary or " ".join(str(error).split())
+            raise SourceError(
+                f"rows of {self.name} can't be read at the source: {said}",
+                hint=error.diag.message_hint or "The source's log says more.",
+                sqlstate=error.sqlstate,
+            ) from error
 
     def _source_texts(self, rows: sql.Composed) -> RowTexts:
         return RowTexts(self._published(rows), self._texts, self.key, self._source_form)
@@ -256,13 +315,31 @@ class TablePair:
     def _published(self, rows: sql.Composed) -> sql.Composed:
         return rows if self._where is None else rows + self._where
 
-    def _chosen(
-        self, relation: sql.Composable, types: Sequence[str], keys: Sequence[Key], form: TextForm
+    def _joined(
+        self,
+        relation: sql.Composable,
+        types: Sequence[tuple[str, str]],
+        keys: Sequence[Key],
+        form: TextForm,
     ) -> sql.Composed:
-        """The relation's rows of *keys*, behind FROM."""
+        """The relation's rows of *keys*, behind FROM; a row as often as keys are equal to its."""
         return sql.SQL("{} AS t JOIN {} ON {}").format(
             relation, self._listed(keys, form), self._is_key(types)
         )
+
+    def _chosen(
+        self,
+        relation: sql.Composable,
+        types: Sequence[tuple[str, str]],
+        keys: Sequence[Key],
+        form: TextForm,
+    ) -> sql.Composed:
+        """The relation's rows of *keys*, behind FROM, each once: 1.5 and 1.50 are one key. Nothing
+        but its columns have names there.
+        """
+        return sql.SQL(
+            "(SELECT DISTINCT ON (t.tableoid, t.ctid) t.xmin, t.ctid, t.* FROM {}) AS t"
+        ).format(self._joined(relation, types, keys, form))
 
     def _listed(self, keys: Sequence[Key], form: TextForm) -> sql.Composed:
         lists = [list(values) for values in zip(*keys, strict=True)]
@@ -274,14 +351,12 @@ class TablePair:
             sql.SQL(", ").join(map(_wanted, range(len(lists)))),
         )
 
-    def _is_key(self, types: Sequence[str]) -> sql.Composed:
+    def _is_key(self, types: Sequence[tuple[str, str]]) -> sql.Composed:
         return sql.SQL(" AND ").join(
             sql.SQL("t.{} {} {}::{}").format(
-                sql.Identifier(name), sql.SQL(equals), _wanted(i), sql.SQL(type_name)
+                sql.Identifier(name), sql.SQL(equals), _wanted(i, "wanted"), sql.SQL(type_name)
             )
-            for i, (name, equals, type_name) in enumerate(
-                zip(self.key, self._equals, types, strict=True)
-            )
+            for i, (name, (type_name, equals)) in enumerate(zip(self.key, types, strict=True))
         )
 
     def _values_listed(self, rows: Sequence[Sequence[str | None]]) -> sql.Composed:
@@ -296,12 +371,13 @@ class TablePair:
             sql.SQL(", ").join(sql.Identifier(f"v{i}") for i in range(len(lists))),
         )
 
-    def _values(self) -> list[sql.Composed]:
-        return [
-            sql.SQL("v.{}::{}").format(sql.Identifier(f"v{i}"), sql.SQL(column.type_name))
-            for i, column in enumerate(self.matched.columns)
-        ]
+
+def _values(columns: Sequence[TargetColumn]) -> list[sql.Composed]:
+    return [
+        sql.SQL("v.{}::{}").format(sql.Identifier(f"v{i}"), sql.SQL(column.type_name))
+        for i, column in enumerate(columns)
+    ]
 
 
-def _wanted(number: int) -> sql.Identifier:
-    return sql.Identifier(f"_spillway_wanted_{number}")
+def _wanted(number: int, *of: str) -> sql.Identifier:
+    return sql.Identifier(*of, f"_spillway_wanted_{number}")

@@ -27,6 +27,12 @@ the same moment, the change finds no row and is dropped (``update_missing``), so
 again once they are repaired, and repaired again if they differ. Repair never touches a row that is
 equal.
 
+Rows may have swapped what a unique index of the target watches, and one statement that updates them
+meets the other's value then. Such rows are deleted and inserted again, all that differ at once,
+where nothing else takes effect by that: a foreign key that cascades would take other rows with it.
+
+What the target refuses of a table stays as it was, and is said; the other tables are gone on with.
+
 The slot must move: a subscription that is paused, or stopped by an error, does not pass S.
 
 Source: row versions are compared by xmin and ctid, as heap_fetch finds them
@@ -35,6 +41,7 @@ Source: row versions are compared by xmin and ctid, as heap_fetch finds them
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
@@ -53,7 +60,15 @@ from spillway.apply.verify.pairs import TablePair, print_alike, speak_alike
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_differences import Difference, differences
 from spillway.consumer.snapshots import Source, SourceTable
-from spillway.errors import NotReady, SpillwayError, UnknownTable
+from spillway.errors import (
+    NotReady,
+    SpillwayError,
+    TargetError,
+    TargetNotPermitted,
+    TargetRefused,
+    TargetSerialization,
+    UnknownTable,
+)
 from spillway.pg.byte_session import take_bytes
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
@@ -61,7 +76,9 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from spillway.apply.changes import SourceRelation
     from spillway.apply.sync.published import Heap, PublishedTable
+    from spillway.apply.tables.matched import MatchedTable
     from spillway.apply.verify.pairs import Connection, Key
     from spillway.consumer.slot import SlotClient
     from spillway.consumer.snapshots import SourceSnapshot
@@ -75,6 +92,43 @@ _LOOKS: Final = 5
 _LOOKED_AT: Final = 10_000
 #: Keys that are looked at, and repaired, at once.
 _KEYS_AT_ONCE: Final = 1000
+#: SQLSTATEs of a row that another one is in the way of
+_IN_THE_WAY: Final = frozenset({"23505", "23P01"})
+#: The name of an operator; ``OPERATOR("My schema".=)``
+_OPERATOR: Final = re.compile(r"\.([^.]+)\)$")
+_CLASS_OF_CONSTRAINTS: Final = "23"
+_TRIGGERS_REST: Final = (
+    "Foreign keys and triggers are in force for this role: repair as a superuser, or from 15 on "
+    "GRANT SET ON PARAMETER session_replication_role to it."
+)
+_NO_KEY: Final = (
+    "nothing tells its rows apart. Leave it out of the subscription, empty it on the target, and "
+    "name it again: it is copied anew"
+)
+_OF_THE_SYSTEM: Final = "OPERATOR(pg_catalog."
+_EQUAL: Final = "OPERATOR(pg_catalog.=)"
+#: Of columns of a table: their types, and the equality of such a name between two of its values,
+#: of what the type is a domain over.
+_TYPES: Final = """
+WITH RECURSIVE named AS (
+    SELECT * FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[]))
+        n(name, operator)
+), base AS (
+    SELECT attname::text AS name, atttypid, atttypid AS oid
+      FROM pg_catalog.pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT b.name, b.atttypid, t.typbasetype
+      FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
+)
+SELECT b.name, pg_catalog.format_type(b.atttypid, -1),
+       pg_catalog.max(CASE WHEN o.oid IS NOT NULL THEN
+           pg_catalog.format('OPERATOR(%%I.%%s)', s.nspname, o.oprname) END)
+  FROM base b LEFT JOIN named n USING (name)
+  LEFT JOIN pg_catalog.pg_operator o
+    ON o.oprname OPERATOR(pg_catalog.=) n.operator AND o.oprleft = b.oid AND o.oprright = b.oid
+  LEFT JOIN pg_catalog.pg_namespace s ON s.oid = o.oprnamespace
+ GROUP BY b.name, b.atttypid
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +169,12 @@ class TableOutcome:
     repaired: int = 0
     #: why the table was not compared
     skipped: str = ""
+    #: why rows of it could not be repaired
+    refused: str = ""
 
     @property
     def equal(self) -> bool:
-        return not (self.differences or self.more or self.undecided or self.skipped)
+        return not (self.differences or self.more or self.undecided or self.skipped or self.refused)
 
     def __str__(self) -> str:
         if self.skipped:
@@ -141,6 +197,8 @@ class TableOutcome:
         ]
         if len(self.undecided) > _SAID_MAX:
             lines.append(f"  and {len(self.undecided) - _SAID_MAX} more")
+        if self.refused:
+            lines.append(f"  not repaired: {self.refused}")
         return "\n".join(lines)
 
 
@@ -225,7 +283,7 @@ class _Run:
                     outcome.skipped = matched.message
                     continue
                 pair = pairs[name] = TablePair(
-                    table, matched, _types(snapshot.connection, relation.relation_id), forms
+                    table, matched, _types(snapshot.connection, relation, matched), forms
                 )
                 looked = limit if repair or not pair.key else max(limit, _LOOKED_AT)
                 found = pair.compare(snapshot.connection, target, looked)
@@ -236,10 +294,20 @@ class _Run:
             lsn = Lsn(snapshot.lsn)
         for name, outcome in outcomes.items():
             if outcome.differences and pairs[name].key and (repair or name in inexact):
-                keys = list(dict.fromkeys(d.key for d in outcome.differences))
-                self._by_keys(tables[name], pairs[name], outcome, keys, repair=repair)
+                differing = outcome.differences
+                keys = list(dict.fromkeys(d.key for d in differing))
+                try:
+                    self._by_keys(tables[name], pairs[name], outcome, keys, repair=repair)
+                except TargetError as error:
+                    if not repair or not _is_the_tables_own(error):
+                        raise
+                    outcome.refused = f"{error.message}. {error.hint}"
+                    outcome.differences = differing[:_SAID_MAX]
+                    outcome.more = outcome.more or len(differing) > _SAID_MAX
             elif name in inexact:
                 self._again(tables[name], pairs[name], outcome)
+            if repair and name in pairs and not pairs[name].key and not outcome.equal:
+                outcome.refused = _NO_KEY
             outcome.more = outcome.more or len(outcome.differences) > limit
             del outcome.differences[limit:]
             on_table(outcome)
@@ -376,11 +444,23 @@ class _Run:
         repair: bool,
     ) -> None:
         outcome.differences = []
-        for at in range(0, len(keys), _KEYS_AT_ONCE):
-            pending = keys[at : at + _KEYS_AT_ONCE]
+        at, at_once = 0, _KEYS_AT_ONCE
+        while at < len(keys):
+            pending = keys[at : at + at_once]
             mended: set[Key] = set()
             for _ in range(_LOOKS):
-                differing, pending = self._look(table, pair, pending, repair=repair)
+                try:
+                    differing, pending = self._look(table, pair, pending, repair=repair)
+                except TargetError as error:
+                    if (
+                        error.details.get("sqlstate") not in _IN_THE_WAY
+                        or len(keys) <= at + at_once
+                    ):
+                        raise
+                    # What is in the way may be a row whose turn is later.
+                    at_once = len(keys)
+                    pending = keys[at:]
+                    continue
                 if repair:
                     # What was written is looked at once more.
                     repaired = {d.key for d in differing}
@@ -390,6 +470,7 @@ class _Run:
                     outcome.differences += differing
                 if not pending:
                     break
+            at += at_once
             outcome.undecided += pending
             outcome.repaired += len(mended - set(pending))
 
@@ -413,17 +494,25 @@ class _Run:
             speak_alike(now, target)
             if not repair:
                 return self._told(pair, keys, rows, before, target, now)
+            rests = False
             try:
                 target.execute("BEGIN")
-                _rest_triggers(target)
+                rests = _rest_triggers(target)
                 pair.lock_target_rows(target, keys)
                 differing, moved = self._told(pair, keys, rows, before, target, now)
-                self._mend(target, pair, differing, rows)
+                self._mend(target, pair, differing, rows, rests=rests)
                 target.execute("COMMIT")
             except psycopg.errors.DeadlockDetected:
                 # The program writes to these very rows, in an order of its own.
                 target.execute("ROLLBACK")
                 return [], keys
+            except psycopg.Error as error:
+                told = from_postgres(
+                    error, f"rows of {pair.name} can't be repaired", self._settings.target_dsn
+                )
+                if not rests and (error.sqlstate or "").startswith(_CLASS_OF_CONSTRAINTS):
+                    told.hint = _TRIGGERS_REST
+                raise told from error
         return differing, moved
 
     def _told(
@@ -463,36 +552,74 @@ class _Run:
         pair: TablePair,
         differing: list[Difference],
         rows: dict[str, list[Any]],
+        *,
+        rests: bool,
     ) -> None:
+        def texts(only: str) -> dict[Key, list[Any]]:
+            """Return the source's rows of those that differ so, by key."""
+            keys = dict.fromkeys(d.key for d in differing if d.only == only)
+            return {key: [row.texts for row in rows[pair.key_text(key)]] for key in keys}
+
         extra = [d.key for d in differing if d.only == "target"]
         if extra:
             pair.delete(target, extra)
-        for only, write in (("source", pair.insert), ("", pair.update)):
-            texts = [
-                row.texts for d in differing if d.only == only for row in rows[pair.key_text(d.key)]
-            ]
-            if texts:
-                write(target, texts)
+        missing, changed = texts("source"), texts("")
+        target.execute("SAVEPOINT mended")
+        try:
+            for some, write in ((missing, pair.insert), (changed, pair.update)):
+                if some:
+                    write(target, [one for row in some.values() for one in row])
+        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
+            # A deletion has effects of its own where these are in force.
+            if not changed or not (rests or not (pair.matched.references or pair.matched.fires)):
+                raise
+            target.execute("ROLLBACK TO SAVEPOINT mended")
+            pair.replace(target, changed)
+            if missing:
+                pair.insert(target, [one for row in missing.values() for one in row])
 
 
 def _said(value: str | None) -> str:
     return "None" if value is None else readable(value)
 
 
-def _rest_triggers(target: Connection) -> None:
-    """Write as the subscription's program does, where the role may."""
+def _is_the_tables_own(error: TargetError) -> bool:
+    """Say whether other tables may be gone on with: the server is there, and refused something."""
+    return isinstance(error, TargetRefused | TargetNotPermitted) and not isinstance(
+        error, TargetSerialization
+    )
+
+
+def _rest_triggers(target: Connection) -> bool:
+    """Write as the subscription's program does, where the role may; say whether it may."""
     try:
         with target.transaction():
             target.execute("SET LOCAL session_replication_role = replica")
     except psycopg.errors.InsufficientPrivilege:
-        return
+        return False
+    return True
 
 
-def _types(source: Connection, relation_oid: int) -> dict[str, str]:
-    return dict(
-        source.execute(
-            "SELECT attname::text, pg_catalog.format_type(atttypid, -1)"
-            " FROM pg_catalog.pg_attribute WHERE attrelid = %s::oid AND attnum > 0",
-            [relation_oid],
-        ).fetchall()
-    )
+def _types(
+    source: Connection, relation: SourceRelation, matched: MatchedTable
+) -> dict[str, tuple[str, str]]:
+    """Return type and equality of the columns of the source's table, as SQL has them there.
+
+    The target's key says which equality a column has. Of the system's it is that; of an extension's
+    type, such as citext, the source's operator of that name, wherever it lies there. A type that
+    has none is another than the target's: the system's equality tells its values apart.
+    """
+    equalities = {relation.columns[key.position].name: key.equals for key in matched.key}
+    names = {
+        name: found[1]
+        for name, equals in equalities.items()
+        if not equals.startswith(_OF_THE_SYSTEM) and (found := _OPERATOR.search(equals))
+    }
+    asked = [list(names), list(names.values()), relation.relation_id]
+    return {
+        name: (
+            type_name,
+            operator or (_EQUAL if name in names else equalities.get(name, _EQUAL)),
+        )
+        for name, type_name, operator in source.execute(_TYPES, asked).fetchall()
+    }
