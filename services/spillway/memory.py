@@ -1,13 +1,18 @@
 """What glibc's malloc keeps of freed memory, and giving it back to the operating system.
 
-Two habits of glibc's are right for many programs and wrong for this one. Each thread that mallocs
-gets an arena of its own, up to eight for a core, and what a thread has freed serves no other: with
-a dozen workers that encode in turn it adds up. And freed memory returns to the system only from an
-arena's end: one small block that outlives a large transaction keeps all of it. So the program has
-few arenas (:func:`limit_arenas`), and gives back what is free inside them (:class:`FreedMemory`)
-after a large transaction, after a stream and whenever the process has grown. That costs a system
-call for each free stretch, and the first touch of pages that are used again; both are bounded by
-how much was freed.
+Three habits of glibc's are right for many programs and wrong for those of here. Each thread that
+mallocs gets an arena of its own, up to eight for a core, and what a thread has freed serves no
+other: with a dozen workers that encode in turn it adds up. Freed memory returns to the system only
+from an arena's end: one small block that outlives a large transaction keeps all of it. And from
+there it returns at once, as a block of some hundred kilobytes does that was a mapping of its own:
+whoever makes such a buffer for each batch touches its pages for the first time each time, which is
+a page fault, some microseconds on a virtual machine, for 4 kB.
+
+So a program has few arenas, takes blocks of up to 32 MiB from them, and leaves as much free at an
+arena's end (:func:`set_up_malloc`). The service gives back what is free inside of them, too
+(:class:`FreedMemory`), after a large transaction, after a stream and whenever the process has
+grown. That costs a system call for each free stretch, and the first touch of pages that are used
+again; both are bounded by how much was freed.
 
 With another C library everything here does nothing; musl's malloc, for one, has no arenas.
 """
@@ -29,18 +34,31 @@ WORTH_BYTES: Final = 16 << 20
 #: How many arenas: see docs/explanation/performance.md, "Memory".
 ARENAS: Final = 2
 
-_M_ARENA_MAX: Final = -8
+#: Free memory that stays at an arena's end, and the largest block that is made in an arena: glibc
+#: takes no larger one.
+KEPT_BYTES: Final = 32 << 20
+
+#: mallopt's parameters, each with the variable by which whoever starts the program sets it.
+_SETTINGS: Final = (
+    (-8, "MALLOC_ARENA_MAX", ARENAS),
+    (-1, "MALLOC_TRIM_THRESHOLD_", KEPT_BYTES),
+    (-3, "MALLOC_MMAP_THRESHOLD_", KEPT_BYTES),
+)
 _STATM: Final = Path("/proc/self/statm")
 
 
-def limit_arenas(number: int = ARENAS) -> bool:
-    """Have the process use *number* arenas at most, unless MALLOC_ARENA_MAX says; before threads
-    begin. False: it can't be.
+def set_up_malloc() -> bool:
+    """Have the process use :data:`ARENAS` arenas at most, and keep :data:`KEPT_BYTES` of each, but
+    for what the environment sets itself; before threads begin. False: it can't be.
     """
     libc = _glibc()
-    if libc is None or "MALLOC_ARENA_MAX" in os.environ:
+    if libc is None:
         return False
-    return bool(libc.mallopt(_M_ARENA_MAX, number))
+    return all(
+        libc.mallopt(parameter, value)
+        for parameter, variable, value in _SETTINGS
+        if variable not in os.environ
+    )
 
 
 class FreedMemory:

@@ -163,12 +163,12 @@ def serve(
     # Until it listens: begin() is then serve's.
     collector.start()
     context.call_on_close(collector.end)
-    from spillway.memory import limit_arenas  # noqa: PLC0415 - heavy
+    from spillway.memory import set_up_malloc  # noqa: PLC0415 - heavy
     from spillway.serve import ServeSettings, tls_files  # noqa: PLC0415 - heavy
     from spillway.serve import serve as run  # noqa: PLC0415 - heavy
 
     # The process is the service's own.
-    limit_arenas()
+    set_up_malloc()
     # What it keeps is all that its sources hold, and their passwords. A lake is for others, too:
     # its programs get back what this one was started with.
     umask = os.umask(0o077)

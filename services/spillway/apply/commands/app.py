@@ -30,6 +30,7 @@ from spillway.caller import OWN_SOCKET_VARIABLE
 from spillway.collector import collector
 from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.errors import InvalidRequest
+from spillway.memory import set_up_malloc
 from spillway.pg.lsn import Lsn
 from spillway.settings import Settings
 
@@ -161,6 +162,7 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    set_up_malloc()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
