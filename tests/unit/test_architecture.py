@@ -126,7 +126,7 @@ KNOWS_ONLY = {
     "apply": GROUND
     | {"storage", "consumer", "receiver.conninfo", "receiver.connect_errors", "stream.client"}
     | {"stream.own_client", "stream.wire", "receiver.table_privileges", "plugins.messages", "v1"}
-    | {"collector"},
+    | {"collector", "memory"},
     # What it starts are clients; slots are the service's, and what must be remembered the store's.
     "subscriber": GROUND | {"service", "storage", "store", "receiver.conninfo"},
     # Interfaces stand on the service; what is below is its business, but for what its values are
