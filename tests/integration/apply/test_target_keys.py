@@ -121,3 +121,68 @@ def test_an_operator_class_without_equality(keys: SideBySide) -> None:
     keys.both("ALTER OPERATOR FAMILY silent USING btree ADD OPERATOR 3 = (int, int)")
     keys.as_source("own_class")
     keys.unsubscribe("own_class")
+
+
+_TWO_KEYS = """
+CREATE TABLE two_keys (a int NOT NULL, "B b" int, v text);
+CREATE UNIQUE INDEX by_a ON two_keys (a);
+ALTER TABLE two_keys REPLICA IDENTITY USING INDEX by_a;
+"""
+
+
+@pytest.mark.long
+def test_a_replica_identity_that_is_another_since(keys: SideBySide) -> None:
+    """PostgreSQL's worker stops, too. What waits in the slot has the new key alone: only the target
+    can be given that, as the hint says.
+    """
+    keys.everywhere(_TWO_KEYS)
+    keys.source.execute("CREATE PUBLICATION two_keys FOR TABLE marker, two_keys")
+    keys.subscribe("two_keys", "two_keys")
+    keys.source.execute("INSERT INTO two_keys VALUES (1, -1, 'a'), (2, -2, 'b'), (3, -3, 'c')")
+    keys.caught_up()
+    keys.source.execute(
+        'ALTER TABLE two_keys ALTER "B b" SET NOT NULL; CREATE UNIQUE INDEX by_b ON two_keys'
+        ' ("B b"); ALTER TABLE two_keys REPLICA IDENTITY USING INDEX by_b'
+    )
+    keys.source.execute("UPDATE two_keys SET v = 'new' WHERE a = 2")
+    keys.source.execute("DELETE FROM two_keys WHERE a = 3")
+    error = keys.wait_error("two_keys")
+    assert error["code"] == "target_table_unusable"
+    keys.both(error["hint"].partition("on the target: ")[2].partition(" With ")[0])
+    keys.as_source("two_keys")
+    keys.unsubscribe("two_keys")
+    keys.everywhere("DROP TABLE two_keys")
+    keys.source.execute("DROP PUBLICATION two_keys")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("together", [False, True], ids=["many", "one"])
+def test_a_table_that_is_truncated_and_referred_to(keys: SideBySide, together: bool) -> None:
+    """By a table that only the target has. PostgreSQL's worker stops, too; the foreign key alone is
+    in the way, with rows or without, and the hint drops it.
+    """
+    keys.everywhere("CREATE TABLE referred (a int PRIMARY KEY, v text)")
+    keys.both(
+        'CREATE TABLE "Of mine" (a int PRIMARY KEY, b int CONSTRAINT "to" REFERENCES referred)'
+    )
+    keys.source.execute("CREATE PUBLICATION referred FOR TABLE marker, referred")
+    keys.subscribe("referred", "referred")
+    _run(
+        keys,
+        [
+            "INSERT INTO referred VALUES (1, 'a'), (2, 'b')",
+            "TRUNCATE referred",
+            "INSERT INTO referred VALUES (3, 'c')",
+        ],
+        together=together,
+    )
+    error = keys.wait_error("referred")
+    assert "refuses to truncate public.referred: " in error["message"]
+    dropped, _, skipped = error["hint"].partition("goes on by itself: ")[2].partition(" Or ")
+    assert skipped.startswith("pass over the whole transaction: spillway subscription skip")
+    keys.both(dropped)
+    keys.as_source("referred")
+    keys.unsubscribe("referred")
+    keys.everywhere("DROP TABLE referred")
+    keys.both('DROP TABLE "Of mine"')
+    keys.source.execute("DROP PUBLICATION referred")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spillway.apply.changes import UNCHANGED
 from spillway.apply.conflicts.kinds import ALLOWED, Resolution
-from spillway.errors import ApplyConflict, TargetRowRefused
+from spillway.errors import ApplyConflict, TargetRefused, TargetRowRefused
 from spillway.pg.lsn import Lsn
 from spillway.receiver.connect_errors import quote_identifier
 
@@ -80,6 +80,40 @@ def row_refused(
         f"{_remedies(subscription, head, may_skip=may_skip)}",
         table=name,
         key=key,
+        lsn=str(lsn),
+        xid=head.xid,
+        sqlstate=error.sqlstate or "",
+    )
+
+
+def truncate_refused(
+    error: psycopg.Error,
+    tables: list[str],
+    keys: list[str],
+    head: TransactionHead,
+    subscription: str,
+) -> TargetRefused:
+    """A TRUNCATE that the target refuses: PostgreSQL's worker doesn't cascade, either.
+
+    Args:
+        error: the target's.
+        tables: that it is of.
+        keys: SQL that drops the foreign keys which other tables refer to these by.
+        head: the transaction.
+        subscription: its name.
+    """
+    lsn = Lsn(head.commit_lsn)
+    mends = (
+        "Other tables of the target refer to these, whether they have rows or not. Drop these "
+        f"foreign keys there, and it goes on by itself: {' '.join(keys)} "
+        if keys
+        else ""
+    )
+    return TargetRefused(
+        f"the target refuses to truncate {', '.join(tables)}: {_said(error)} (SQLSTATE "
+        f"{error.sqlstate}); in transaction {head.xid}, which commits at {lsn} on the source",
+        hint=f"{mends}Or {_passing_over(subscription, head)}",
+        tables=tables,
         lsn=str(lsn),
         xid=head.xid,
         sqlstate=error.sqlstate or "",

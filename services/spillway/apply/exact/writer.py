@@ -36,7 +36,7 @@ import psycopg
 
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact import facts
-from spillway.apply.exact.failures import end_refused
+from spillway.apply.exact.failures import end_refused, truncate_refused
 from spillway.apply.exact.one_by_one import OneByOne
 from spillway.apply.exact.origins import Origins
 from spillway.apply.exact.own_tables import write_conflicts
@@ -62,6 +62,14 @@ if TYPE_CHECKING:
 CHUNK_CHANGES: Final = 128
 _CHUNK_BYTES: Final = 1 << 20
 
+#: SQL that drops the foreign keys by which tables refer to some that are not among these.
+_REFERRING: Final = """
+SELECT pg_catalog.format('ALTER TABLE %%s DROP CONSTRAINT %%I;', conrelid::regclass, conname)
+  FROM pg_catalog.pg_constraint
+ WHERE contype = 'f' AND conparentid = 0 AND confrelid = ANY(%s::oid[])
+   AND conrelid <> ALL(%s::oid[])
+ ORDER BY 1
+"""
 _PREPARED: Final = "b"
 _COMMIT_PREPARED: Final = "K"
 _ROLLBACK_PREPARED: Final = "r"
@@ -464,7 +472,7 @@ class ExactWriter:
             if change.kind == "T":
                 truncate = self._truncate(change, head)
                 if truncate is not None:
-                    raw(self._connection, truncate.text)
+                    self._truncate_alone(truncate, change, head)
             else:
                 self._one_by_one.write(self._rows_of(change), change, number, head)
 
@@ -507,6 +515,33 @@ class ExactWriter:
             )
         except self._one_by_one.refusals:
             return False
+        except psycopg.errors.FeatureNotSupported:
+            if all(one.rows is not None for one in statements):
+                raise
+            # A TRUNCATE, by itself, says what is in its way.
+            return False
+
+    def _truncate_alone(self, truncate: _Statement, change: Change, head: TransactionHead) -> None:
+        raw(self._connection, b"SAVEPOINT spillway_truncate")
+        try:
+            raw(self._connection, truncate.text)
+        except psycopg.errors.FeatureNotSupported as error:
+            raw(self._connection, b"ROLLBACK TO SAVEPOINT spillway_truncate")
+            tables = [
+                self._table(relation)
+                for relation in change.truncated
+                if self._is_table_applied(relation, head)
+            ]
+            oids = [table.oid for table in tables]
+            keys = self._connection.execute(_REFERRING, [oids, oids]).fetchall()
+            raise truncate_refused(
+                error,
+                [f"{table.schema}.{table.name}" for table in tables],
+                [sql for (sql,) in keys],
+                head,
+                self._session.subscription,
+            ) from error
+        raw(self._connection, b"RELEASE SAVEPOINT spillway_truncate")
 
     def _is_expected(self, statement: _Statement, cursor: psycopg.RawCursor[Any]) -> bool:
         if cursor.rowcount != statement.rows:

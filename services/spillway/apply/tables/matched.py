@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from spillway.errors import TargetTableUnusable
+from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from spillway.apply.changes import SourceRelation
@@ -187,9 +188,10 @@ class MatchedTable:
             )
             hint = (
                 f"The target finds rows by {', '.join(self.key_not_sent)}, which the source's "
-                "replica identity has not. On the source: ALTER TABLE "
-                f"{_plainly(self.relation)} REPLICA IDENTITY FULL; or give the target's table the "
-                "source's key."
+                f"replica identity has not. Give it the source's key, on the target: "
+                f"{self._source_key_sql()} With ALTER TABLE {_plainly(self.relation)} REPLICA "
+                "IDENTITY FULL on the source, what is written after it finds its rows, too, but "
+                "not this."
             )
         else:
             message = (
@@ -202,9 +204,22 @@ class MatchedTable:
             hint = f"On the target: ALTER TABLE {self.quoted} ADD PRIMARY KEY ({key});"
         raise TargetTableUnusable(message, hint=hint, relation=f"{self.schema}.{self.name}")
 
+    def _source_key_sql(self) -> str:
+        """Return the SQL that has rows found by the source's replica identity."""
+        key = [self.columns[i].quoted for i, c in enumerate(self.relation.columns) if c.is_key]
+        if self.kind == "p":
+            return (
+                f"a unique index of ({', '.join(key)}) on each partition of {self.quoted}, and "
+                "ALTER TABLE … REPLICA IDENTITY USING INDEX with it."
+            )
+        index = quote_identifier(f"{self.name}_source_key")
+        not_null = ", ".join(f"ALTER {column} SET NOT NULL" for column in key)
+        return (
+            f"CREATE UNIQUE INDEX {index} ON {self.quoted} ({', '.join(key)}); "
+            f"ALTER TABLE {self.quoted} {not_null}; "
+            f"ALTER TABLE {self.quoted} REPLICA IDENTITY USING INDEX {index};"
+        )
+
 
 def _plainly(relation: SourceRelation) -> str:
-    def quoted(name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
-
-    return f"{quoted(relation.schema)}.{quoted(relation.name)}"
+    return f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}"
