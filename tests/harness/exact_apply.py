@@ -20,12 +20,13 @@ from spillway._kernels.apply.change_group import ChangeGroup
 from spillway.apply.conflicts.rules import ConflictRules
 from spillway.apply.exact.own_tables import OWN_TABLES
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
+from spillway.apply.skipped import Skipped
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.session import TargetPlan, TargetSession
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
     from harness.cluster import Cluster, Database
@@ -83,14 +84,6 @@ class Heard:
         return [masked(f"{one.message()}\n{one.detail()}") for one in self.conflicts]
 
 
-@dataclass(frozen=True)
-class _Position:
-    """A position that no transaction ends at."""
-
-    end_lsn: int
-    commit_time: int = 0
-
-
 @dataclass
 class Source:
     """A database with a publication of all its tables."""
@@ -143,8 +136,10 @@ class Ours:
             own_tables=OWN_TABLES,
         )
 
-    def messages(self, *, peek: bool = False, **options: str) -> list[bytes]:
-        """What the slot has."""
+    def messages(
+        self, *, peek: bool = False, upto: Lsn | None = None, **options: str
+    ) -> list[bytes]:
+        """What the slot has, up to what ends at *upto*."""
         call = "peek" if peek else "get"
         given = {
             "proto_version": "3" if self.two_phase else "1",
@@ -155,8 +150,9 @@ class Ours:
         return [
             bytes(data)
             for (data,) in self.source.database.query(
-                f"SELECT data FROM pg_logical_slot_{call}_binary_changes('{self.slot}', NULL, NULL,"
-                f" {listed})"
+                f"SELECT data FROM pg_logical_slot_{call}_binary_changes('{self.slot}', %s, NULL,"
+                f" {listed})",
+                [None if upto is None else str(upto)],
             )
         ]
 
@@ -165,25 +161,41 @@ class Ours:
         if session is None:
             with TargetSession(self.plan) as own:
                 return self.take(session=own, peek=peek)
+        self._begin_at(session.position)
+        return self.write(session, self.messages(peek=peek))
+
+    def skip(self, lsn: Lsn) -> None:
+        """Do what the program does that begins at a slot which was moved to *lsn*."""
+        with TargetSession(self.plan) as session:
+            self._begin_at(session.position)
+            skipped = Skipped(session, None)
+            for group in self._groups(self.messages(peek=True, upto=lsn)):
+                skipped.take(group)
+            skipped.end(lsn)
+
+    def _begin_at(self, position: Lsn) -> None:
         self.source.database.execute(
             "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
             " WHERE slot_name = %s AND confirmed_flush_lsn < %s",
-            [str(session.position), self.slot, str(session.position)],
+            [str(position), self.slot, str(position)],
         )
-        return self.write(session, self.messages(peek=peek))
 
-    def write(self, session: TargetSession, messages: Sequence[bytes]) -> ExactWriter:
-        """Write messages."""
-        tables = TargetTables(merging=self.options.rules.merging)
-        writer = ExactWriter(session, tables, self.options, self.heard, dead_rows=self.dead_rows)
+    def _groups(self, messages: Sequence[bytes]) -> Iterator[ChangeGroup]:
         group = ChangeGroup(self.bytes_max)
         payload = b"".join(messages)
         lengths = b"".join(struct.pack("=I", len(one)) for one in messages)
         first = 0
         while first < len(messages):
             first = group.feed(payload, lengths, first)
-            writer.write(group)
+            yield group
             group.clear()
+
+    def write(self, session: TargetSession, messages: Sequence[bytes]) -> ExactWriter:
+        """Write messages."""
+        tables = TargetTables(merging=self.options.rules.merging)
+        writer = ExactWriter(session, tables, self.options, self.heard, dead_rows=self.dead_rows)
+        for group in self._groups(messages):
+            writer.write(group)
         return writer
 
     def follow(self, hint: str, remedy: str) -> None:
@@ -195,9 +207,7 @@ class Ours:
             if name == self.plan.subscription and remedy in f"{command} {said}".replace("'", "")
         ]
         if remedy == "skip":
-            # As the command does: the slot is moved, and the program takes that for its position.
-            with TargetSession(self.plan) as session:
-                session.record(_Position(Lsn.parse(told)))
+            self.skip(Lsn.parse(told))
             return
         name, _, value = told.removeprefix("--target-option ").strip("'").partition("=")
         given = json.loads(value)
@@ -228,9 +238,10 @@ class Stock:
 
     def subscribe(self, **options: str) -> None:
         """On the same server, so the slot is made by hand."""
+        two_phase = options.get("two_phase") == "true"
         self.source.database.execute("CREATE TABLE IF NOT EXISTS mark (n int PRIMARY KEY)")
         self.database.execute("CREATE TABLE mark (n int PRIMARY KEY)")
-        slot = self.source.slot()
+        slot = self.source.slot(two_phase=two_phase)
         given = {"create_slot": "false", "slot_name": slot, "copy_data": "false", **options}
         listed = ", ".join(f"{name} = {value}" for name, value in given.items())
         self.database.execute(
@@ -258,6 +269,11 @@ class Stock:
             ),
             lambda: self.database.cluster.log_tail(30),
         )
+
+    def finished_at(self, since: int) -> str:
+        """Where the transaction ends that failed last, by the server's log from *since* on."""
+        text = self.database.cluster.log_file.read_bytes()[since:].decode()
+        return str(re.findall(r"finished at ([0-9A-F]+/[0-9A-F]+)", text)[-1])
 
     def skip(self, lsn: str) -> None:
         """Pass over the transaction that commits there."""

@@ -13,6 +13,7 @@ by its name and resolved (``conflicts``); on several connections when there is a
 (``parallel``); and while a transaction is in progress (``in_progress``).
 
 ``sync`` copies tables first, and hands them over at a commit. ``schema`` follows the source's DDL.
+``skipped`` does what is left of transactions that are skipped.
 ``tables`` matches the target's tables with what the source sends. ``target`` is the connection, its
 settings and rights, and where the position is kept. ``verify`` compares both sides. ``changes`` are
 the values between them, ``options`` what a target of kind ``postgres`` says, ``settings`` what a

@@ -17,7 +17,8 @@ begins, :data:`_ATTEMPTS` times. So it is where DDL of a partitioned table meets
 lack what is before it, when they have that.
 
 Where the slot was moved past the target, to skip a transaction, the target is brought there first:
-without the rows, and with the DDL, if that is followed (:mod:`spillway.apply.schema.skipped`).
+without the rows, with the DDL, if that is followed, and with what is prepared there
+(:mod:`spillway.apply.skipped`).
 
 **When nothing comes.** A keepalive says how far the slot may be confirmed though nothing came for
 it. That position is written to the target, too, at most every :data:`_IDLE_RECORD_S`, and confirmed
@@ -119,7 +120,7 @@ class _Run:
         self._writers = Writers(settings, session, status, stopping, self._wake)
         self._sync = self._writers.sync
         self._stream: ArrivingChanges | None = None
-        #: up to where rows are given up, while DDL from before that is not met; else 0
+        #: up to where rows are given up, while the rest from before that is not done; else 0
         self._skips_to = Lsn(0)
         self._flush_look_at = 0.0
         self._idle_record_at = 0.0
@@ -168,7 +169,7 @@ class _Run:
         while not self._stopping.is_set():
             before = self._session.position
             try:
-                if self._skips_to and self._writers.skip_to(self._skips_to):
+                if self._skips_to and self._skip_to(self._skips_to):
                     self._skips_to = Lsn(0)
                 if not self._skips_to:
                     self._follow()
@@ -181,6 +182,11 @@ class _Run:
                     raise
                 _log.warning("%s; it is tried again", error.message)
                 self._stopping.wait(0.1 * 2**failures)
+
+    def _skip_to(self, lsn: Lsn) -> bool:
+        # As the stream will have them.
+        two_phase = self._settings.two_phase and self._may_prepare()
+        return self._writers.skip_to(lsn, two_phase=two_phase)
 
     def _let_catch_up(self, behind: HeirsBehind) -> None:
         """Wait, with no stream open, until tables have what is before a transaction, or can't."""
@@ -201,7 +207,7 @@ class _Run:
         confirmed = agree(self._settings, session, self._sync, self._stopping)
         if confirmed <= session.position:
             return
-        if session.position and self._writers.follows_ddl:
+        if session.position and (self._writers.follows_ddl or self._settings.two_phase):
             self._skips_to = confirmed
         else:
             self._record_idle(confirmed)

@@ -31,7 +31,7 @@ from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.in_progress.beside import LOCK_WAIT_MS, BesidePlan
 from spillway.apply.in_progress.transactions import KINDS, InProgress
 from spillway.apply.parallel.lanes import Lanes
-from spillway.apply.schema.skipped import meet_skipped
+from spillway.apply.skipped import meet_skipped
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.errors import TargetSerialization
@@ -160,17 +160,21 @@ class Writers:
         self._bound_lock_waits()
         self._session.find_committed_ahead()
 
-    def skip_to(self, lsn: Lsn) -> bool:
+    def skip_to(self, lsn: Lsn, *, two_phase: bool) -> bool:
         """Have the target be at *lsn*, up to which the source's rows are given up, with its tables
-        as the source's are there; return False if it was stopped before. Only for who
-        :attr:`follows_ddl`.
+        as the source's are there, if DDL is followed, and what is prepared there; return False if
+        it was stopped before.
 
         Raises:
-            SpillwayError: as :func:`~spillway.apply.schema.skipped.meet_skipped`.
+            SpillwayError: as :func:`~spillway.apply.skipped.meet_skipped`.
         """
-        assert self._schema_changes is not None
         return meet_skipped(
-            self._settings, self._session, self._schema_changes, lsn, self._stopping
+            self._settings,
+            self._session,
+            self._schema_changes,
+            lsn,
+            self._stopping,
+            two_phase=two_phase,
         )
 
     def take(self, batch: Batch) -> bool:

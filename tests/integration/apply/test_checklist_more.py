@@ -415,6 +415,57 @@ def test_029_what_is_skipped_in_pieces_and_with_truncate(more: SideBySide, strea
 
 
 @pytest.mark.long
+def test_029_a_prepare_that_is_skipped(more: SideBySide) -> None:
+    """Its rows are left out, and both have it prepared until the source finishes it."""
+    if more.major < _MAJOR_OF_DISABLING:
+        return
+    more.everywhere("CREATE TABLE c029_prepared (a int PRIMARY KEY)")
+    more.source.execute("CREATE PUBLICATION of_prepared FOR TABLE c029_prepared")
+    more.subscribe(
+        "prepared",
+        "of_prepared",
+        stock=["disable_on_error = true"],
+        target={"disable_on_error": True},
+        two_phase=True,
+    )
+    more.source.execute("INSERT INTO c029_prepared VALUES (1)")
+    more.both_have("SELECT FROM c029_prepared WHERE a = 1")
+    more.both("INSERT INTO c029_prepared VALUES (2), (12)")
+    gids = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    for number, how in ((2, "COMMIT"), (12, "ROLLBACK")):
+        since = more.log_size()
+        with more.source.connect() as session:
+            session.execute(
+                f"BEGIN; INSERT INTO c029_prepared VALUES ({number}), ({number + 1});"
+                f" PREPARE TRANSACTION 'c029_{number}'".encode()
+            )
+        more.source.execute(f"INSERT INTO c029_prepared VALUES ({number + 2})")
+        error = more.wait_error("prepared")
+        disabled = "SELECT FROM pg_subscription WHERE subname = 'prepared' AND NOT subenabled"
+        for is_disabled in (
+            lambda: bool(more.stock.query(disabled)),  # noqa: B023
+            lambda: not more.view("prepared")["enabled"],
+        ):
+            wait_until("it is disabled", is_disabled, more.told)
+        finished = re.findall(r"finished at ([0-9A-F]+/[0-9A-F]+)", more.logged(since))[-1]
+        more.stock.execute(f"ALTER SUBSCRIPTION prepared SKIP (lsn = '{finished}')")
+        more.stock.execute("ALTER SUBSCRIPTION prepared ENABLE")
+        told = command(error["hint"], "subscription skip", NAME="prepared")
+        more.service.call("POST", "/subscriptions/prepared/skip", json={"lsn": told[3]})
+        more.service.call("POST", "/subscriptions/prepared/enable")
+        more.both_have(f"SELECT FROM c029_prepared WHERE a = {number + 2}")
+        assert [len(database.query(gids)) for database in more.targets] == [1, 1], more.told()
+        more.source.execute(f"{how} PREPARED 'c029_{number}'")
+        more.source.execute(f"INSERT INTO c029_prepared VALUES ({number + 3})")
+        more.both_have(f"SELECT FROM c029_prepared WHERE a = {number + 3}")
+        assert [database.query(gids) for database in more.targets] == [[], []]
+    left = more.rows("SELECT * FROM c029_prepared")
+    assert left == sorted(f"({a})" for a in (1, 2, 4, 5, 12, 14, 15))
+    more.unsubscribe("prepared")
+    more.source.execute("DROP PUBLICATION of_prepared")
+
+
+@pytest.mark.long
 def test_030_origins_are_left_out_on_every_major(more: SideBySide) -> None:
     """PostgreSQL can't before 16."""
     more.everywhere("CREATE TABLE c030_local (a int PRIMARY KEY, b text)")

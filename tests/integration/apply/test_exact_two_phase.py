@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.cluster import Cluster
-from harness.exact_apply import Ours, Source, drop_target
+from harness.exact_apply import Ours, Source, Stock, drop_target
 from harness.remedies import remedy, statements
 from harness.tiers import deep
 from spillway.apply.target.session import TargetSession
 from spillway.errors import ApplyConflict, TargetTransactionLost, TargetTwoPhaseDisabled
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     ClusterOf = Callable[[int], Cluster]
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+_OURS = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 GIDS = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
 
 
@@ -53,6 +56,13 @@ class Killed(BaseException):
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, ours: Ours, count: int) -> None:
     """Take what there is, but end before the *count*-th time that a position is kept alone."""
+    with killed(monkeypatch, count):
+        ours.take(peek=True)
+
+
+@contextmanager
+def killed(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[None]:
+    """End what is in the block before the *count*-th time that it keeps a position alone."""
     record = TargetSession.record
     calls = 0
 
@@ -67,7 +77,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, ours: Ours, count: int) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(TargetSession, "record", ending)
         with pytest.raises(Killed):
-            ours.take(peek=True)
+            yield
 
 
 def prepare(source: Source, gid: str, *statements: str) -> None:
@@ -149,25 +159,98 @@ def test_a_commit_of_what_is_gone_stops_until_it_is_skipped(source: Source, ours
     assert ours.rows("t") == [(2, "y")]
 
 
-@pytest.mark.follows_hint("apply_conflict", "target_transaction_lost")
-def test_a_prepared_transaction_that_is_skipped(source: Source, ours: Ours) -> None:
-    """What commits it is skipped, too."""
+@pytest.mark.follows_hint("apply_conflict")
+@pytest.mark.parametrize("how", ["COMMIT", "ROLLBACK"])
+def test_a_prepared_transaction_that_is_skipped(
+    source: Source, ours: Ours, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It is prepared without its rows, once, though the program is killed before its position is
+    kept; what finishes it finds it.
+    """
     gid = f"g{ours.slot}"
-    prepare(source, gid, "INSERT INTO t VALUES (1, 'x')")
+    prepare(source, gid, "INSERT INTO t VALUES (1, 'x'), (3, 'z')")
     ours.database.execute("INSERT INTO t VALUES (1, 'local')")
     with pytest.raises(ApplyConflict) as error:
         ours.take(peek=True)
     assert ours.database.value(GIDS) == 0
-    ours.follow(remedy(error.value, "apply_conflict"), "skip")
+    hint = remedy(error.value, "apply_conflict")
+    with killed(monkeypatch, 1):
+        ours.follow(hint, "skip")
+    assert ours.database.value(GIDS) == 1
+    ours.follow(hint, "skip")
     ours.take()
-    source.database.execute(f"COMMIT PREPARED '{gid}'")
+    assert ours.database.value(GIDS) == 1
+    source.database.execute(f"{how} PREPARED '{gid}'")
     source.database.execute("INSERT INTO t VALUES (2, 'y')")
-    with pytest.raises(TargetTransactionLost) as lost:
-        ours.take(peek=True)
-    ours.follow(remedy(lost.value, "target_transaction_lost"), "skip")
     ours.take()
     assert ours.rows("t") == [(1, "local"), (2, "y")]
     assert ours.database.value(GIDS) == 0
+    assert ours.rows("spillway.prepared") == []
+
+
+@pytest.mark.parametrize("how", ["COMMIT", "ROLLBACK"])
+def test_what_finishes_it_is_within_what_is_skipped(
+    source: Source, ours: Ours, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The target has the rows of one since its PREPARE, and does what the source did; one that is
+    prepared and finished there leaves nothing, nor one that is lost.
+    """
+    prepare(source, f"there{ours.slot}", "INSERT INTO t VALUES (1, 'there')")
+    ours.take()
+    ((there,),) = ours.database.query(_OURS)
+    prepare(source, f"lost{ours.slot}", "INSERT INTO t VALUES (2, 'lost')")
+    ours.take()
+    (lost,) = [gid for (gid,) in ours.database.query(_OURS) if gid != there]
+    ours.database.execute(f"ROLLBACK PREPARED '{lost}'")
+    source.database.execute(f"{how} PREPARED 'there{ours.slot}'")
+    prepare(source, f"within{ours.slot}", "INSERT INTO t VALUES (3, 'within')")
+    source.database.execute("INSERT INTO t VALUES (4, 'skipped')")
+    source.database.execute(f"{how} PREPARED 'within{ours.slot}'")
+    source.database.execute(f"{how} PREPARED 'lost{ours.slot}'")
+    upto = Lsn.parse(source.database.value("SELECT pg_current_wal_lsn()::text"))
+    source.database.execute("INSERT INTO t VALUES (5, 'behind')")
+    for count in range(1, 4):
+        with killed(monkeypatch, count):
+            ours.skip(upto)
+    ours.skip(upto)
+    assert ours.database.value(GIDS) == 0
+    ours.take()
+    kept = [(1, "there")] if how == "COMMIT" else []
+    assert ours.rows("t") == [*kept, (5, "behind")]
+    assert ours.rows("spillway.prepared") == []
+
+
+def test_a_prepare_is_skipped_beside_postgresqls_worker(source: Source, ours: Ours) -> None:
+    """Both have an empty prepared transaction then, until the source finishes its."""
+    stock = Stock.make(source)
+    stock.database.execute(TABLE)
+    stock.subscribe(two_phase="true", disable_on_error="true")
+    ours.database.execute("CREATE TABLE mark (n int PRIMARY KEY)")
+    try:
+        stock.catch_up()
+        for database in (stock.database, ours.database):
+            database.execute("INSERT INTO t VALUES (1, 'local'), (11, 'local')")
+        for number, how in ((1, "COMMIT"), (11, "ROLLBACK")):
+            since = stock.log_size()
+            gid = f"g{number}{ours.slot}"
+            prepare(source, gid, f"INSERT INTO t VALUES ({number}, 'x'), ({number + 1}, 'x')")
+            stock.wait_disabled()
+            stock.skip(stock.finished_at(since))
+            with pytest.raises(ApplyConflict) as error:
+                ours.take(peek=True)
+            ours.follow(error.value.hint, "skip")
+            stock.catch_up()
+            ours.take()
+            assert ours.database.value(GIDS) == stock.database.value(GIDS) == 1
+            source.database.execute(f"{how} PREPARED '{gid}'")
+            stock.catch_up()
+            ours.take()
+            assert ours.database.value(GIDS) == stock.database.value(GIDS) == 0
+        left = "SELECT * FROM t ORDER BY 1"
+        assert ours.database.query(left) == stock.database.query(left)
+        assert ours.rows("t") == [(1, "local"), (11, "local")]
+    finally:
+        stock.drop()
 
 
 @pytest.mark.follows_hint("target_two_phase_disabled")

@@ -22,6 +22,8 @@ gone                     there                 it was committed: PREPARE and COM
 gone                     not there             never prepared here, or rolled back: PREPARE is done
 =======================  ====================  ==================================================
 
+One that is skipped is prepared all the same, without its rows (:mod:`spillway.apply.skipped`).
+
 Rows of transactions whose end is behind the position are deleted when the next one is finished.
 
 Source: TwoPhaseTransactionGid, apply_handle_prepare, apply_handle_commit_prepared,
@@ -93,8 +95,12 @@ class PreparedTransactions:
                 xid=head.xid,
             ) from error
 
-    def finish(self, head: TransactionHead) -> None:
+    def finish(self, head: TransactionHead, *, may_be_lost: bool = False) -> None:
         """Commit or roll back what was prepared, as the source did.
+
+        Args:
+            head: of what finishes it.
+            may_be_lost: one that is to be committed, and is not there, is passed over.
 
         Raises:
             TargetTransactionLost: there is nothing to commit, and it was not committed before.
@@ -102,7 +108,7 @@ class PreparedTransactions:
         """
         session = self._session
         commits = head.kind == _COMMIT_PREPARED
-        gid = self._to_finish(head, commits=commits)
+        gid = self._to_finish(head, commits=commits, may_be_lost=may_be_lost)
         if gid is not None:
             session.finish_prepared(head, gid, commit=commits)
         else:
@@ -114,23 +120,27 @@ class PreparedTransactions:
             [session.subscription, str(Lsn(head.end_lsn))],
         )
 
-    def _to_finish(self, head: TransactionHead, *, commits: bool) -> str | None:
+    def _to_finish(self, head: TransactionHead, *, commits: bool, may_be_lost: bool) -> str | None:
         session = self._session
         if not commits:
             return self._find(self._gid(head, head.commit_lsn))
-        found = self._find(f"{self._stem}{head.xid}_", is_prefix=True)
-        if found is None and not self._was_committed(f"{self._stem}{head.xid}_", is_prefix=True):
+        stem = f"{self._stem}{head.xid}_"
+        found = self._find(stem, is_prefix=True)
+        if found is not None or may_be_lost:
+            return found
+        if not self._was_committed(stem, is_prefix=True):
             raise TargetTransactionLost(
                 f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)} on the source, "
-                f'is not prepared on the target: "{self._stem}{head.xid}_…" is not in '
+                f'is not prepared on the target: "{stem}…" is not in '
                 "pg_prepared_xacts",
-                hint="It was finished there by somebody else, or skipped. To go on without "
+                hint="It was finished there by somebody else, or skipped when the service did not "
+                "have it any more. To go on without "
                 f"it: {skip_command(session.subscription, head)}; if it was rolled back there, "
                 "repair its tables afterwards (spillway subscription repair).",
                 xid=head.xid,
                 lsn=str(Lsn(head.commit_lsn)),
             )
-        return found
+        return None
 
     def _gid(self, head: TransactionHead, end_lsn: int | None = None) -> str:
         end = head.end_lsn if end_lsn is None else end_lsn
