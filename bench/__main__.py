@@ -126,7 +126,7 @@ def _measure(chosen: argparse.Namespace) -> Results:
                 with _going_on(results, wal_range.key):
                     throughput.measure(wal_range)
         for name in chosen.scenarios:
-            say(" ".join(scenarios.SCENARIOS[name].__doc__.partition("\n\n")[0].split()))
+            say(" ".join((scenarios.SCENARIOS[name].__doc__ or "").partition("\n\n")[0].split()))
             scene = scenarios.Scene(on, service, chosen.scale, chosen.repeats, say)
             with _going_on(results, name):
                 results.figures[name] = scenarios.SCENARIOS[name](scene)

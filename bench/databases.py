@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import latency
@@ -113,7 +114,7 @@ def _measure(
         written += end - began
         cpu_s = cpu_seconds(service.pid)
         # Asked seldom: each answer costs CPU, too.
-        wait_until(lambda at=end: _all_passed(scene, at), f"decoding up to {end}", 600, every_s=0.5)
+        wait_until(partial(_all_passed, scene, end), f"decoding up to {end}", 600, every_s=0.5)
         runs["backlog"].append(cpu_seconds(service.pid) - cpu_s)
     for how, values in runs.items():
         of = figures["cpu_s"].setdefault(how, {})

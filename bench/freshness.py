@@ -81,7 +81,7 @@ def written(
                     f"BEGIN; INSERT INTO lake_rows SELECT {row} FROM generate_series({at}, "
                     f"{at + half - 1}) n; UPDATE lake_rows SET amount = amount + 1 WHERE id "
                     f"BETWEEN {at - 20 * half} AND {at - 19 * half - 1}; COMMIT"
-                )  # type: ignore[call-overload]
+                )
                 transactions += 1
                 done += half if transactions <= 20 else 2 * half
                 # By the clock, so that a slow moment is made good.

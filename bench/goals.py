@@ -495,6 +495,6 @@ def _apply(results: Results) -> list[Goal]:
         if theirs not in copied:
             made.append(Goal(f"{name}: ≥ {_COPY:g} x", "", None))
             continue
-        rates = [copied["rows"] / copied[who]["seconds"] for who in (theirs, ours)]
-        made.append(_compared(name, *rates, _COPY, "rows/s"))
+        stock, own = (copied["rows"] / copied[who]["seconds"] for who in (theirs, ours))
+        made.append(_compared(name, stock, own, _COPY, "rows/s"))
     return made

@@ -170,17 +170,27 @@ def _ours(source: Database, target: Database, defer_indexes: bool | None = None)
         source.dsn,
         lambda: connect_target(target.dsn, "bench", settings),
         None,
-        _nothing_to_catch_up,
+        _NothingToCatchUp(),
     )
     sync.first_copy(0)
     sync.stop()
 
 
-def _nothing_to_catch_up(
-    tables: frozenset[tuple[str, str]], start_lsn: int, upto_lsn: int, before_commit: object
-) -> None:
-    del tables, start_lsn, upto_lsn, before_commit
-    raise AssertionError("nothing is written meanwhile")
+class _NothingToCatchUp:
+    """Nothing is written meanwhile."""
+
+    def __call__(
+        self,
+        tables: frozenset[tuple[str, str]],
+        start_lsn: int,
+        upto_lsn: int,
+        before_commit: object,
+    ) -> None:
+        del before_commit
+        raise AssertionError(f"{tables} lack something from {start_lsn} to {upto_lsn}")
+
+    def stop(self) -> None:
+        """Nothing runs."""
 
 
 def _measure(

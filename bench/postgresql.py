@@ -76,12 +76,12 @@ def peek(database: Database, plugin: str, end_lsn: object, timeout_s: float) -> 
         f" FROM {function}('{base_slot(plugin)}', '{end_lsn}', NULL, {pairs})"
     )
     with database.connect() as connection:
-        connection.execute(f"SET statement_timeout = '{timeout_s} s'")  # type: ignore[arg-type]
+        connection.execute(f"SET statement_timeout = '{timeout_s} s'")
         pid = connection.info.backend_pid
         cpu_s, started_s = backend_cpu_seconds(pid), time.perf_counter()
         row, timed_out = None, False
         try:
-            row = connection.execute(query).fetchone()  # type: ignore[arg-type]
+            row = connection.execute(query).fetchone()
         except psycopg.errors.QueryCanceled:
             timed_out = True
         wall_s, cpu_s = time.perf_counter() - started_s, backend_cpu_seconds(pid) - cpu_s

@@ -19,7 +19,7 @@ _INDEX_HEADING: Final = "**Benchmarks**"
 def publish(output: Path, results: Results) -> Path:
     """Copy what is in *output*; return the page's path in the project."""
     date = results.environment["date"].partition(" ")[0]
-    directory = _DOCS / "benchmarks" / date
+    directory: Path = _DOCS / "benchmarks" / date
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     for file in output.iterdir():

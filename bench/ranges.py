@@ -7,6 +7,7 @@ possible: a client that sends 100,000 transactions is slower than what is measur
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def wal_ranges(scale: float) -> list[WalRange]:
                 f"{nested:,} subtransactions",
                 nested,
                 1,
-                lambda on, n=nested: call(on.bench, "nest", n),
+                partial(_nest, subtransactions=nested),
                 steep=True,
             )
         )
@@ -228,7 +229,7 @@ def wal_ranges(scale: float) -> list[WalRange]:
                 f"{commits:,} catalog changes beside a transaction",
                 commits + 2,
                 commits + 1,
-                lambda on, n=commits: _churn(on, n),
+                partial(_churn, commits=commits),
                 steep=True,
             )
         )
@@ -288,6 +289,10 @@ def _backlog(on: Databases, relevant: int) -> None:
         on.elsewhere.execute(statement.format("unpublished", 50 * relevant))
         on.bench.execute(statement.format("unpublished", 49 * relevant))
         on.bench.execute(statement.format("relevant", relevant))
+
+
+def _nest(on: Databases, subtransactions: int) -> None:
+    call(on.bench, "nest", subtransactions)
 
 
 def _churn(on: Databases, commits: int) -> None:

@@ -468,8 +468,10 @@ def _apply(results: Results) -> Iterator[str]:
                     f"{cpu_s.get('service', 0.0) + cpu_s.get('program', 0.0):.2f}",
                 )
             )
-    heading = ("WAL range", "who", "seconds", "rows/s", "transactions/s")
-    heading = (*heading, "CPU s of the source", "of the target", "of service and program")
+    heading = (
+        *("WAL range", "who", "seconds", "rows/s", "transactions/s"),
+        *("CPU s of the source", "of the target", "of service and program"),
+    )
     yield from _table(heading, rows, numbers_from=2)
     lag = figures["lag"]
     yield f"Lag from INSERT to commit on the target, ms, {lag['rate']:,} transactions a second:"

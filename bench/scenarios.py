@@ -252,7 +252,7 @@ def _sent_to(scene: Scene, walsenders: int) -> Callable[[Lsn], None]:
             [str(lsn)],
         ).fetchone()
         assert row is not None
-        return row[0] < walsenders
+        return bool(row[0] < walsenders)
 
     wait_until(lambda: not behind(Lsn(0)), "walsenders stream")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.in_process import InProcess, Job
@@ -152,13 +153,12 @@ class Throughput:
             if "peek" in self.measures:
                 yield Contestant(
                     POSTGRESQL, PEEK, plugin, 1,
-                    lambda plugin=plugin: peek(on.bench, plugin, end, limit_s),
+                    partial(peek, on.bench, plugin, end, limit_s),
                 )  # fmt: skip
             if "recvlogical" in self.measures and not steep:
                 yield Contestant(
                     POSTGRESQL, RECVLOGICAL, plugin, 1,
-                    lambda plugin=plugin: recvlogical(on.cluster, on.bench, plugin, end, 1,
-                                                      limit_s),
+                    partial(recvlogical, on.cluster, on.bench, plugin, end, 1, limit_s),
                 )  # fmt: skip
         if "eight" in self.measures and written.wal_range.key in _MANY_ON:
             yield Contestant(
@@ -233,7 +233,7 @@ class Throughput:
             for plugin, names in slots.items():
                 yield Contestant(
                     SPILLWAY, GRPC, plugin, 1,
-                    lambda names=names: deliver(service, cluster, names[:1], end),
+                    partial(deliver, service, cluster, names[:1], end),
                 )  # fmt: skip
         if "eight" in self.measures and len(slots["pgoutput"]) == _MANY:
             if "grpc" not in self.measures:
@@ -259,8 +259,9 @@ class Throughput:
         for plugin, names in slots.items():
             yield Contestant(
                 SPILLWAY, PG_PORT, plugin, 1,
-                lambda plugin=plugin, names=names: recvlogical_on_port(
-                    service, on.cluster, on.bench, plugin, names[:1], end, limit_s
+                partial(
+                    recvlogical_on_port,
+                    service, on.cluster, on.bench, plugin, names[:1], end, limit_s,
                 ),
             )  # fmt: skip
         first = slots["pgoutput"][0]
