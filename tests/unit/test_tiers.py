@@ -42,6 +42,14 @@ LONG_ALONE: Final = {
         "integration/apply/test_database_encodings.py::test_a_name_that_is_no_text",
         "integration/apply/test_database_encodings.py::test_names_that_are_no_text_while_others_stream",
         "integration/apply/test_checklist_more.py::test_029_what_is_skipped_in_pieces_and_with_truncate",
+        "integration/apply/test_checklist_more.py::test_029_a_prepare_that_is_skipped",
+        (
+            "integration/apply/test_table_sync.py::"
+            "test_a_program_ends_by_sigterm_while_its_own_thread_catches_up_and_waits"
+        ),
+        "integration/apply/test_target_keys.py::test_a_replica_identity_that_is_another_since",
+        "integration/apply/test_target_keys.py::test_a_table_that_is_truncated_and_referred_to",
+        "integration/apply/test_verify_and_repair.py::test_rows_in_each_others_way",
         "integration/apply/test_schema_changes.py::test_ddl_of_what_is_skipped_that_is_not_done",
         "integration/apply/test_subscription_postgres.py::test_a_target_that_was_made_anew",
         "integration/lake/test_lake_comparison.py::test_a_source_without_an_encoding",
