@@ -15,7 +15,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import (
@@ -395,6 +395,42 @@ async def test_a_lease_that_a_statement_relies_on_stays_until_it_has_committed(
     await former
     await taking
     assert (await store.slots.get("s1")).confirmed_flush_lsn == 9
+    await database.close()
+    await store.close()
+
+
+async def test_a_process_that_stands_still_in_a_write_keeps_no_lease(
+    pg15: ServerDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is suspended within a transaction, or whose network is gone: its connection
+    stays, and would lock the lease for as long. PostgreSQL ends the transaction.
+    """
+    monkeypatch.setattr("spillway.store.database.IDLE_S", 1)
+    url = f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}"
+    store = MetadataStore(url)
+    await store.migrate()
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
+    writing, goes_on = threading.Event(), threading.Event()
+
+    def write(connection: Connection) -> None:
+        changed = connection.execute(
+            update(SLOTS).where(IS_HELD).values(confirmed_flush_lsn=Lsn(9)), proof(owner.fence)
+        )
+        assert changed.rowcount == 1
+        writing.set()
+        assert goes_on.wait(60)
+
+    database = Database(url)
+    former = asyncio.create_task(database.write(write))
+    await asyncio.to_thread(writing.wait)
+    assert (await tenure(store)).fence.token > owner.fence.token
+    goes_on.set()
+    with pytest.raises(MetadataError, match="idle-in-transaction timeout"):
+        await former
+    # It goes on by another connection, and what it had written is not there.
+    await database.read(lambda connection: connection.execute(select(SLOTS)).all())
+    assert (await store.slots.get("s1")).confirmed_flush_lsn is None
     await database.close()
     await store.close()
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import insert
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import InvalidRequest, MetadataError
+from spillway.store.database import ConstraintViolation, Database
 from spillway.store.metadata import MetadataStore
 from spillway.store.metrics import LEVELS, MetricPoint
 from spillway.store.rows import Fence, Owner, SlotRow, SourceRow, SubscriptionRow
+from spillway.store.schema import METRIC_SERIES
 from spillway.watch.past import Past
 from spillway.watch.recorder import PENDING_MAX, STEP_S, Recorder
 from spillway.watch.sampler import Sampler, View
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from sqlalchemy.engine import Connection
+
+    from harness.cluster import Database as ServerDatabase
     from spillway.store.metrics import MetricTable
 
 DAY = 86_400
@@ -213,6 +221,54 @@ async def test_a_store_that_is_away(metadata: MetadataStore) -> None:
     await looks.recorder.write_all()
     assert not list(looks.recorder.not_written("slot", "s1"))
     assert len(await lags(metadata.metrics, STEP_S, 0)) == PENDING_MAX
+
+
+async def test_two_writes_that_make_the_same_series(pg15: ServerDatabase) -> None:
+    """As when what runs is given up at a stop, and all is written once more beside it."""
+    url = f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}"
+    store = MetadataStore(url)
+    await store.migrate()
+    fence = await with_things(store)
+    writing, goes_on = threading.Event(), threading.Event()
+
+    def write(connection: Connection) -> None:
+        connection.execute(insert(METRIC_SERIES), {"slot": "s1"})
+        writing.set()
+        assert goes_on.wait(60)
+
+    database = Database(url)
+    first = asyncio.create_task(database.write(write))
+    await asyncio.to_thread(writing.wait)
+    second = asyncio.create_task(store.metrics.add([slot_at(NOON, 3.0)], {"shop": fence}))
+    blocked = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = "
+        "current_database()"
+    )
+    while not second.done() and not pg15.value(blocked):  # noqa: ASYNC110 - the server knows
+        await asyncio.sleep(0.01)
+    goes_on.set()
+    await first
+    await second
+    assert await lags(store.metrics, 120) == [(NOON, 3.0)]
+    await database.close()
+    await store.close()
+
+
+async def test_what_can_not_be_written_holds_up_no_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MetadataStore(f"sqlite:///{tmp_path / 'spillway.db'}")
+    looks = Looks(store)
+
+    async def odd(*_: object) -> None:
+        raise ConstraintViolation(foreign_key=False)
+
+    store.metrics.add = odd  # type: ignore[method-assign,assignment]
+    looks.recorder.start()
+    looks.look(NOON, 5)
+    await looks.recorder.stop()
+    assert "what was seen last is not kept" in caplog.text
+    await store.close()
 
 
 async def test_ranges_and_steps(metadata: MetadataStore) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from spillway.apply.sync.table_sync import TableSync
     from spillway.apply.tables.target_tables import TargetTables
     from spillway.apply.target.session import TargetSession
+    from spillway.consumer.status_file import Progress
 
 _LOOK_S: Final = 0.5
 _EXPLAIN_S: Final = 5.0
@@ -98,23 +99,14 @@ class ApplyStatusFile(StatusFile):
                     told.table(name).changes += changes
                     told.changes += changes
 
-    def copied(self, tables: Mapping[TableName, TableState]) -> None:
-        """Tell how far tables are copied."""
+    def copied(self, sync: TableSync) -> None:
+        """Tell how far tables are copied, and with that who made them: who reads that one is ready
+        reads the other, too.
+        """
+        tables = sync.progress()
         with self.changing() as told:
-            known = {table.name for table in tables.values()}
-            for name in [name for name in told.tables if name not in known]:
-                del told.tables[name]
-            failed = 0
-            for table in tables.values():
-                one = told.table(table.name)
-                state, reason = _STATES[table.state], table.error or None
-                failed += reason is not None and reason != one.reason
-                one.state, one.reason, one.bytes_total = state, reason, table.bytes_total
-                one.sync_state = table.state.value
-                one.bytes_copied = table.bytes if table.bytes_total is not None else None
-            if failed:
-                stats = told.stats
-                stats["sync_error_count"] = int(stats.get("sync_error_count") or 0) + failed
+            _tell_copied(told, tables)
+            told.stats |= _of_sync(sync)
 
     def looked(
         self,
@@ -127,7 +119,7 @@ class ApplyStatusFile(StatusFile):
             return
         self._looked_at = time.monotonic()
         if sync is not None:
-            self.copied(sync.progress())
+            self.copied(sync)
         with self.changing() as told:
             stats = told.stats
             stats["received_lsn"] = str(stream.received_lsn)
@@ -137,8 +129,6 @@ class ApplyStatusFile(StatusFile):
             stats["last_msg_send_time"] = _time(stream.sent_at)
             stats["last_msg_receipt_time"] = _time(stream.received_at)
             stats["latest_end_time"] = _time(stream.sent_at)
-            if sync is not None:
-                stats |= _of_sync(sync)
 
     def explain(self, tables: TargetTables, grouped: GroupedWriter) -> None:
         """Tell why tables are not written in groups, if the last time was a while ago."""
@@ -155,6 +145,23 @@ class ApplyStatusFile(StatusFile):
                 one.written_alone = alone.get(name)
             told.stats["groups_declined"] = grouped.declined
             told.stats["why_declined"] = grouped.why_declined or None
+
+
+def _tell_copied(told: Progress, tables: Mapping[TableName, TableState]) -> None:
+    known = {table.name for table in tables.values()}
+    for name in [name for name in told.tables if name not in known]:
+        del told.tables[name]
+    failed = 0
+    for table in tables.values():
+        one = told.table(table.name)
+        state, reason = _STATES[table.state], table.error or None
+        failed += reason is not None and reason != one.reason
+        one.state, one.reason, one.bytes_total = state, reason, table.bytes_total
+        one.sync_state = table.state.value
+        one.bytes_copied = table.bytes if table.bytes_total is not None else None
+    if failed:
+        stats = told.stats
+        stats["sync_error_count"] = int(stats.get("sync_error_count") or 0) + failed
 
 
 def _of_sync(sync: TableSync) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class _Run:
 
         def look() -> None:
             while not done.wait(_IDLE_S):
-                self._status.copied(sync.progress())
+                self._status.copied(sync)
                 if self._stopping.is_set():
                     sync.stop()
 
@@ -162,7 +162,7 @@ class _Run:
         finally:
             done.set()
             looking.join()
-        self._status.copied(sync.progress())
+        self._status.copied(sync)
 
     def _keep_following(self) -> None:
         failures = 0
@@ -199,7 +199,7 @@ class _Run:
             if not left:
                 break
             sync.at_boundary(session.position, session.recorded)
-            self._status.copied(sync.progress())
+            self._status.copied(sync)
             self._stopping.wait(_HAND_OVER_LOOK_S)
 
     def _check_position(self) -> None:

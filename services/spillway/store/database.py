@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 #: How long to wait for SQLite's write lock, or for any PostgreSQL answer, in seconds.
 TIMEOUT_S: Final = 30
+#: PostgreSQL ends a transaction whose client has said nothing for so long: a process that stands
+#: still in one would keep the rows locked, its leases among them, for as long as its connection.
+IDLE_S: Final = 5
 #: Transactions at a time, and connections kept. SQLite has one writer at a time anyway; metadata
 #: statements take milliseconds, so that a handful serves a process.
 _CONNECTIONS: Final = {"sqlite": 1, "postgresql": 5}
@@ -333,6 +336,10 @@ def _postgresql_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{TIMEOUT_S}s'")
+        # For the transaction alone: a pooler may give the session to others.
+        connection.exec_driver_sql(
+            f"SELECT set_config('statement_timeout', '{TIMEOUT_S}s', true),"
+            f" set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true)"
+        )
 
     return engine

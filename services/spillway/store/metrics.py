@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import bindparam, delete, insert, select, text
+from sqlalchemy import bindparam, delete, select, text
 
 from spillway.errors import LeaseLost
 from spillway.store.fencing import check_fence
@@ -69,6 +69,11 @@ _RAISE: Final = text(
     f"VALUES (:series, :step, :at, {', '.join(f':{name}' for name in COLUMNS)}) "
     f"ON CONFLICT (series, step, at) DO UPDATE SET {_RAISED}"
 )
+#: A write that nobody waits for any more may be making the same.
+_MAKE_SERIES: Final = {
+    kind: text(f"INSERT INTO metric_series ({kind}) VALUES (:name) ON CONFLICT DO NOTHING")  # noqa: S608 - names of columns
+    for kind in _TABLES
+}
 _TRIM: Final = delete(METRICS).where(
     METRICS.c.series == bindparam("of"),
     METRICS.c.step == bindparam("of_step"),
@@ -185,9 +190,8 @@ def _series_of(
         key = next(iter(table.primary_key))
         # What was dropped meanwhile has none.
         there = list(connection.scalars(select(key).where(key.in_(names)))) if names else []
-        values: list[dict[str, Any]] = [{kind: name} for name in there]
-        if values:
-            connection.execute(insert(METRIC_SERIES), values)
+        if there:
+            connection.execute(_MAKE_SERIES[kind], [{"name": name} for name in there])
     return _known(connection) if missing else ids
 
 

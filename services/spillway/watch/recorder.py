@@ -63,7 +63,11 @@ class Recorder:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
-            await self.write_all()
+            try:
+                await self.write_all()
+            except Exception:
+                # What stops has more to do: leases are given back.
+                log.exception("what was seen last is not kept")
 
     async def _run(self) -> None:
         while True:
