@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from spillway.apply.changes import Touched
     from spillway.apply.grouped.writer import GroupedWriter
     from spillway.apply.stream import ArrivingChanges
-    from spillway.apply.sync.states import TableName, TableState
+    from spillway.apply.sync.states import TableName
     from spillway.apply.sync.table_sync import TableSync
     from spillway.apply.tables.target_tables import TargetTables
     from spillway.apply.target.session import TargetSession
-    from spillway.consumer.status_file import Progress
 
 _LOOK_S: Final = 0.5
 _EXPLAIN_S: Final = 5.0
@@ -105,8 +104,21 @@ class ApplyStatusFile(StatusFile):
         """
         tables = sync.progress()
         with self.changing() as told:
-            _tell_copied(told, tables)
-            told.stats |= _of_sync(sync)
+            known = {table.name for table in tables.values()}
+            for name in [name for name in told.tables if name not in known]:
+                del told.tables[name]
+            failed = 0
+            for table in tables.values():
+                one = told.table(table.name)
+                state, reason = _STATES[table.state], table.error or None
+                failed += reason is not None and reason != one.reason
+                one.state, one.reason, one.bytes_total = state, reason, table.bytes_total
+                one.sync_state = table.state.value
+                one.bytes_copied = table.bytes if table.bytes_total is not None else None
+            stats = told.stats
+            if failed:
+                stats["sync_error_count"] = int(stats.get("sync_error_count") or 0) + failed
+            stats |= _of_sync(sync)
 
     def looked(
         self,
@@ -145,23 +157,6 @@ class ApplyStatusFile(StatusFile):
                 one.written_alone = alone.get(name)
             told.stats["groups_declined"] = grouped.declined
             told.stats["why_declined"] = grouped.why_declined or None
-
-
-def _tell_copied(told: Progress, tables: Mapping[TableName, TableState]) -> None:
-    known = {table.name for table in tables.values()}
-    for name in [name for name in told.tables if name not in known]:
-        del told.tables[name]
-    failed = 0
-    for table in tables.values():
-        one = told.table(table.name)
-        state, reason = _STATES[table.state], table.error or None
-        failed += reason is not None and reason != one.reason
-        one.state, one.reason, one.bytes_total = state, reason, table.bytes_total
-        one.sync_state = table.state.value
-        one.bytes_copied = table.bytes if table.bytes_total is not None else None
-    if failed:
-        stats = told.stats
-        stats["sync_error_count"] = int(stats.get("sync_error_count") or 0) + failed
 
 
 def _of_sync(sync: TableSync) -> dict[str, Any]:

@@ -130,9 +130,9 @@ class TablePair:
         #: type and equality of each of the key's columns. The source's are its own: an extension
         #: that brings the type may lie in another schema there, or the type be another.
         self._source_types = [source_types[name] for name in self.key]
-        self._target_types = [(k.column.type_name, k.equals) for k in matched.key]
-        if not is_keyed:
-            self._target_types = []
+        self._target_types = (
+            [(k.column.type_name, k.equals) for k in matched.key] if is_keyed else []
+        )
 
     # ---- all rows
 
@@ -179,20 +179,20 @@ class TablePair:
 
     def source_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Return the source's rows of *keys*, by their keys' texts."""
-        chosen = self._chosen(self._source, self._source_types, keys, self._source_form)
+        chosen = _once(self._source_by(keys))
         with self._at_source():
             return dict(by_key(self._source_texts(chosen).all_rows(connection)))
 
     def target_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Return the target's rows of *keys*, by their keys' texts."""
-        chosen = self._chosen(self._target, self._target_types, keys, self._target_form)
+        chosen = _once(self._target_by(keys))
         return dict(by_key(self._target_texts(chosen).all_rows(connection)))
 
     def source_versions(self, connection: Connection, keys: Sequence[Key]) -> dict[str, str]:
         """Return which versions of the source's rows of *keys* the session sees: another one after
         whatever was written to a row.
         """
-        chosen = self._chosen(self._source, self._source_types, keys, self._source_form)
+        chosen = _once(self._source_by(keys))
         statement = sql.SQL(
             "SELECT {key}, string_agg(t.xmin::text || ' ' || t.ctid::text, ',' ORDER BY t.ctid)"
             " FROM {rows} GROUP BY 1"
@@ -208,8 +208,7 @@ class TablePair:
 
     def lock_target_rows(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Keep others from writing to the target's rows of *keys* until the transaction's end."""
-        chosen = self._joined(self._target, self._target_types, keys, self._target_form)
-        statement = sql.SQL("SELECT FROM {} FOR UPDATE OF t").format(chosen)
+        statement = sql.SQL("SELECT FROM {} FOR UPDATE OF t").format(self._target_by(keys))
         execute(connection, statement, self._target_form)
 
     def delete(self, connection: Connection, keys: Sequence[Key]) -> None:
@@ -315,6 +314,12 @@ class TablePair:
     def _published(self, rows: sql.Composed) -> sql.Composed:
         return rows if self._where is None else rows + self._where
 
+    def _source_by(self, keys: Sequence[Key]) -> sql.Composed:
+        return self._joined(self._source, self._source_types, keys, self._source_form)
+
+    def _target_by(self, keys: Sequence[Key]) -> sql.Composed:
+        return self._joined(self._target, self._target_types, keys, self._target_form)
+
     def _joined(
         self,
         relation: sql.Composable,
@@ -326,20 +331,6 @@ class TablePair:
         return sql.SQL("{} AS t JOIN {} ON {}").format(
             relation, self._listed(keys, form), self._is_key(types)
         )
-
-    def _chosen(
-        self,
-        relation: sql.Composable,
-        types: Sequence[tuple[str, str]],
-        keys: Sequence[Key],
-        form: TextForm,
-    ) -> sql.Composed:
-        """The relation's rows of *keys*, behind FROM, each once: 1.5 and 1.50 are one key. Nothing
-        but its columns have names there.
-        """
-        return sql.SQL(
-            "(SELECT DISTINCT ON (t.tableoid, t.ctid) t.xmin, t.ctid, t.* FROM {}) AS t"
-        ).format(self._joined(relation, types, keys, form))
 
     def _listed(self, keys: Sequence[Key], form: TextForm) -> sql.Composed:
         lists = [list(values) for values in zip(*keys, strict=True)]
@@ -370,6 +361,15 @@ class TablePair:
             ),
             sql.SQL(", ").join(sql.Identifier(f"v{i}") for i in range(len(lists))),
         )
+
+
+def _once(joined: sql.Composed) -> sql.Composed:
+    """Each row of what is joined with keys once, behind FROM: 1.5 and 1.50 are one key. Nothing but
+    the relation's columns have names there.
+    """
+    return sql.SQL(
+        "(SELECT DISTINCT ON (t.tableoid, t.ctid) t.xmin, t.ctid, t.* FROM {}) AS t"
+    ).format(joined)
 
 
 def _values(columns: Sequence[TargetColumn]) -> list[sql.Composed]:

@@ -571,7 +571,8 @@ class _Run:
                     write(target, [one for row in some.values() for one in row])
         except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
             # A deletion has effects of its own where these are in force.
-            if not changed or not (rests or not (pair.matched.references or pair.matched.fires)):
+            has_effects = not rests and (pair.matched.references or pair.matched.fires)
+            if has_effects or not changed:
                 raise
             target.execute("ROLLBACK TO SAVEPOINT mended")
             pair.replace(target, changed)
