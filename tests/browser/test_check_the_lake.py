@@ -119,6 +119,7 @@ def test_a_good_lake(form: Page, serve: ServeProcess, place: Path) -> None:
     expect(form.locator("#lake-check")).to_contain_text("other files, which stay: notes.txt")
 
 
+@pytest.mark.long
 def test_a_path_that_can_not_be_written(form: Page, place: Path) -> None:
     closed = place / "closed"
     closed.mkdir()
@@ -142,6 +143,7 @@ def test_a_path_that_can_not_be_written(form: Page, place: Path) -> None:
     is_ready(form)
 
 
+@pytest.mark.long
 def test_a_path_that_is_relative(form: Page, place: Path) -> None:
     check(form, "lakes/shop")
     hint = remedy(form, "is relative, and to what is not said", "invalid_request")

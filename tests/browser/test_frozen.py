@@ -193,6 +193,7 @@ def test_a_connection_whose_service_is_gone(
         relay.close()
 
 
+@pytest.mark.long
 def test_a_service_that_sees_nothing(visit: Callable[..., Visit]) -> None:
     """It answers, and what it answers with is old."""
 
@@ -220,6 +221,7 @@ def test_a_service_that_sees_nothing(visit: Callable[..., Visit]) -> None:
         assert before == "2026-01-31 23:59:00"
 
 
+@pytest.mark.long
 def test_a_service_that_refuses_to_be_followed(
     visit: Callable[..., Visit], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,16 +58,16 @@ _FOCUSED = """
 }
 """  # fmt: skip
 PAGES = (
-    "/",
-    "/ui/slots",
     "/ui/slots/search",
-    "/ui/subscriptions/warehouse",
-    "/ui/changes?table=orders",
-    "/ui/alerts",
     "/ui/subscriptions/new",
     *(
         deep(path)
         for path in (
+            "/",
+            "/ui/slots",
+            "/ui/subscriptions/warehouse",
+            "/ui/changes?table=orders",
+            "/ui/alerts",
             "/ui/sources",
             "/ui/subscriptions",
             "/ui/consumers",

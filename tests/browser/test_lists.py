@@ -300,6 +300,7 @@ def test_nothing_jumps_while_it_is_live(installation: FakeService, here: Page, p
     assert shifted < 0.002, f"{path} moved by {shifted}"
 
 
+@pytest.mark.long
 def test_a_table_is_loaded_anew_from_its_row(installation: FakeService, here: Page) -> None:
     """The button stands at the table, what happens is said before, and how far it is after it."""
     here.goto("/ui/subscriptions/warehouse")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 #: Ours cut, in parts of so many bytes, what a server streams from 64 kB on.
 _PARTS_BYTES = 4000
-_MAJORS = [deep(14), deep(15), deep(16), deep(17), 18]
 
 
 @contextlib.contextmanager
@@ -80,7 +79,7 @@ def _run_workload(
         assert service.call("GET", "/slots")["slots"] == []
 
 
-@pytest.mark.parametrize("cluster", [14, 15, 16, 17, 18], indirect=True)
+@pytest.mark.parametrize("cluster", [14, deep(15), deep(16), deep(17), 18], indirect=True)
 def test_the_workload_is_equal(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +95,8 @@ def test_more_seeds_are_equal(
     _run_workload(cluster, tmp_path, capsys, seed, 500)
 
 
-@pytest.mark.parametrize("cluster", _MAJORS, indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("cluster", [14, 15, 16, 17, 18], indirect=True)
 def test_live_traffic(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Transactions of several parts, and tables that are changed while both sides stream."""
     database = cluster.create_database("wired")

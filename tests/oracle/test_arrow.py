@@ -16,6 +16,7 @@ import pytest
 
 from harness.oracle import create_slot
 from harness.service import Service, service_in_process
+from harness.tiers import deep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,7 +120,9 @@ def replay(changes: list[tuple[str, dict[str, Any]]]) -> dict[str, list[dict[str
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"batch_rows": "7"}, {"batch_bytes": "3000"}], ids=["large", "rows", "bytes"]
+    "options",
+    [deep({}), {"batch_rows": "7"}, deep({"batch_bytes": "3000"})],
+    ids=["large", "rows", "bytes"],
 )
 def test_replayed_changes_give_the_table(
     pg: Database, tmp_path: Path, options: dict[str, str]

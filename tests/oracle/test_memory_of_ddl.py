@@ -160,6 +160,7 @@ def following(
     pg15.query("SELECT pg_drop_replication_slot('memory_of_ddl')")
 
 
+@pytest.mark.long
 def test_tables_that_come_and_go_leave_nothing(following: Following) -> None:
     tracemalloc.start()
     try:

@@ -35,9 +35,37 @@ LONG_ALONE: Final = {
     },
     "runs of Spark; the first tier has unit/lake/test_resync_wishes, and the rest of "
     "lake/test_resync": {
+        "integration/lake/test_resync.py::test_killed",
         "integration/lake/test_resync.py::test_a_wish_is_taken_back",
     },
     "ten seconds to half a minute each; the first tier has the other tests of their files": {
+        "browser/test_check_the_lake.py::test_a_path_that_can_not_be_written",
+        "browser/test_check_the_lake.py::test_a_path_that_is_relative",
+        "browser/test_frozen.py::test_a_service_that_refuses_to_be_followed",
+        "browser/test_frozen.py::test_a_service_that_sees_nothing",
+        "browser/test_lists.py::test_a_table_is_loaded_anew_from_its_row",
+        "integration/apply/test_checklist_more.py::test_035_a_row_that_somebody_else_deleted",
+        (
+            "integration/apply/test_schema_changes.py::"
+            "test_a_rename_in_a_transaction_that_is_skipped_and_gone"
+        ),
+        (
+            "integration/apply/test_schema_changes.py::"
+            "test_a_table_that_was_renamed_while_nobody_applied"
+        ),
+        (
+            "integration/apply/test_schema_changes.py::"
+            "test_of_a_table_that_lacks_what_came_since_its_copy"
+        ),
+        ("integration/apply/test_subscription_postgres.py::test_a_transaction_larger_than_a_group"),
+        (
+            "integration/apply/test_subscription_postgres.py::"
+            "test_dropped_while_its_target_is_out_of_reach"
+        ),
+        "integration/apply/test_target_keys.py::test_an_operator_class_without_equality",
+        "integration/catalog/test_replay.py::test_random_ddl_step_by_step",
+        "integration/terraform/test_terraform_subscription.py::test_an_apply_waits_for_the_program",
+        "integration/test_certify_wire.py::test_live_traffic",
         "integration/apply/test_set_otherwise.py::test_nothing_that_ends_sessions_ends_ours",
         "integration/apply/test_database_encodings.py::test_a_name_that_is_no_text",
         "integration/apply/test_database_encodings.py::test_names_that_are_no_text_while_others_stream",
@@ -83,6 +111,7 @@ LONG_ALONE: Final = {
     },
     "many runs of Spark; the first tier has the rest of lake/test_iceberg_rest, and what its "
     "commits are made of in lake/test_iceberg": {
+        "integration/lake/test_iceberg_rest.py::test_killed_around_the_commit",
         "integration/lake/test_iceberg_rest.py::test_several_commits_of_a_table",
     },
     "another server or a Spark of its own, or a minute; the first tier has what they stand on: "
@@ -100,6 +129,8 @@ LONG_ALONE: Final = {
     "unit/lake/test_direct_merge_rows, unit/lake/test_refused_values, unit/lake/test_poison, "
     "unit/lake/test_plain_appends, lake/test_materialize, "
     "lake/test_crash and what lake/test_schema_evolution sets aside": {
+        "integration/lake/test_materialize.py::test_a_paused_table_waits_and_loses_nothing",
+        "integration/lake/test_materialize.py::test_unchanged_toast_values_and_truncate",
         "integration/lake/test_ddl.py::test_fast_defaults",
         "integration/lake/test_direct_merge.py::test_a_batch_without_effect",
         "integration/lake/test_initial_load.py::test_one_tables_values_stop_no_other",
@@ -137,7 +168,7 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_five_hundred_tables",
     },
     "kills, again and again; the first tier kills at chosen points: lake/test_crash, "
-    "lake/test_initial_load, unit/lake/test_merge_by_position, fault/test_serve_killed, "
+    "unit/lake/test_merge_by_position, fault/test_serve_killed, "
     "receiver/test_walreceiver, "
     "walsender/test_create_subscription and walsender/test_pgjdbc": {
         "fault/test_carried_killed.py::test_open_transactions_survive",
@@ -258,7 +289,7 @@ LONG_ALONE: Final = {
     "move are in apply/test_subscription_postgres; a subscription keeps a lake in "
     "browser/test_wizards, one is verified in lake/test_iceberg, by a program in "
     "unit/subscriber/test_verifier, and compared in "
-    "lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider is in "
+    "lake/test_lake_comparison, names are odd in unit/lake/test_plain_appends; the provider is in "
     "terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in "
     "test_quickstart, the demo at a terminal in test_demo, a subscription moves in "
     "walsender/test_create_subscription_page": {
@@ -286,6 +317,17 @@ LONG_ALONE: Final = {
         "integration/test_demo.py::test_everything_agrees",
         "integration/test_demo.py::test_without_a_terminal_it_stays_up_when_told",
         "integration/walsender/test_create_subscription.py::test_moved_from_the_primary",
+    },
+    "runs of Spark, up to two minutes each; the first tier loads a table in lake/test_resync and "
+    "lake/test_iceberg, reads points in lake/test_own_pace, and follows DDL in "
+    "lake/test_ddl_source and lake/test_schema_evolution": {
+        "integration/lake/test_ddl.py::test_renamed_dropped_and_added_again",
+        "integration/lake/test_initial_load.py::test_loaded_while_written_to",
+        "integration/lake/test_read.py::test_tables_of_one_lsn",
+    },
+    "a minute of tables that come and go; the first tier has what a service keeps in "
+    "oracle/test_memory": {
+        "oracle/test_memory_of_ddl.py::test_tables_that_come_and_go_leave_nothing",
     },
     "the benchmark is a program for developers": {
         "integration/lake/test_lake_benchmark.py::test_lake",

@@ -244,6 +244,7 @@ def test_034_keys_without_overlaps(more: SideBySide) -> None:
     more.unsubscribe("temporal")
 
 
+@pytest.mark.long
 def test_035_a_row_that_somebody_else_deleted(more: SideBySide) -> None:
     """PostgreSQL 19 tells it, with retain_dead_tuples; so does ours, of every target."""
     more.everywhere("CREATE TABLE c035_gone (a int PRIMARY KEY, b text)")

@@ -354,7 +354,8 @@ _MEANWHILE = (
 )
 
 
-@pytest.mark.parametrize("is_killed", [False, deep(True)], ids=["", "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("is_killed", [False, True], ids=["", "killed"])
 def test_of_a_table_that_lacks_what_came_since_its_copy(
     session_cluster: Callable[[int], Cluster], short_snapshots: Service, is_killed: bool
 ) -> None:
@@ -574,6 +575,7 @@ def test_a_pause_goes_on_when_its_hint_was_followed(pair: _Pair) -> None:
     pair.check_equal("t")
 
 
+@pytest.mark.long
 def test_a_table_that_was_renamed_while_nobody_applied(pair: _Pair) -> None:
     """The publication is looked up before the stream has come to the new name: it is the same
     table, and not copied again.
@@ -599,7 +601,8 @@ def test_a_table_that_was_renamed_while_nobody_applied(pair: _Pair) -> None:
     pair.check_equal("u")
 
 
-@pytest.mark.parametrize("wished", ["pause", deep("apply")])
+@pytest.mark.long
+@pytest.mark.parametrize("wished", ["pause", "apply"])
 def test_a_rename_in_a_transaction_that_is_skipped_and_gone(pair: _Pair, wished: str) -> None:
     """The service has nothing of it any more. The table is known again by its OID with the next of
     its rows: none is taken for a stranger's and passed over. It gets its name then, or that is a

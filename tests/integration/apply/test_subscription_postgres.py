@@ -176,6 +176,7 @@ def test_everything_that_is_missing_is_said_at_once(
         target.execute("DROP ROLE filler")
 
 
+@pytest.mark.long
 def test_dropped_while_its_target_is_out_of_reach(
     serve: ServeProcess,
     two: tuple[Database, Database],
@@ -461,7 +462,8 @@ def test_kills_under_load(
     subscription.check_equal()
 
 
-@pytest.mark.parametrize("conflicts", [deep(False), True])
+@pytest.mark.long
+@pytest.mark.parametrize("conflicts", [False, True])
 def test_a_transaction_larger_than_a_group(
     serve: ServeProcess, two: tuple[Database, Database], conflicts: bool
 ) -> None:

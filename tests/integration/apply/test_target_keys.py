@@ -103,6 +103,7 @@ ALTER TABLE own_class REPLICA IDENTITY USING INDEX own_class_key;
 """
 
 
+@pytest.mark.long
 def test_an_operator_class_without_equality(keys: SideBySide) -> None:
     """PostgreSQL's worker stops. By the other columns alone all rows of a place were written to;
     what is to be done is done, and it goes on.

@@ -97,7 +97,8 @@ def test_scripted_ddl(pg: Database, bootstrap: object) -> None:
     assert assert_equals_server(copy, pg) > 7000
 
 
-@pytest.mark.parametrize("seed", [1, deep(2)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
 def test_random_ddl_step_by_step(pg: Database, seed: int) -> None:
     """Compared with the server after every transaction, and restored from bytes now and then."""
     replay = CatalogReplay(bootstrap_sql(pg.dsn), pg.cluster)

@@ -54,6 +54,7 @@ def test_fast_defaults(lake: Lake) -> None:
     assert [row["n"] for row in lake.history("public.items")] == [None] * 6
 
 
+@pytest.mark.long
 def test_renamed_dropped_and_added_again(lake: Lake) -> None:
     lake.slot.commit(insert(ITEMS, id=1, name="a"), insert(ITEMS, id=2, name="b"))
     lake.run()

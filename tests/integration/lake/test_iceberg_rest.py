@@ -26,7 +26,6 @@ from harness.iceberg_rest import rest_catalog
 from harness.killed_driver import driven, run_killed
 from harness.lake import Lake
 from harness.service import service_in_process
-from harness.tiers import deep
 from spillway.errors import LakeTableConflict
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.run import LoadSettings, run_load
@@ -400,12 +399,13 @@ WHEN = {
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("when", "merge"),
     [
         (["the answer is on its way"], "position"),
-        deep([*WHEN], "position"),
-        deep([*reversed(WHEN)], "copy"),
+        ([*WHEN], "position"),
+        ([*reversed(WHEN)], "copy"),
     ],
     ids=["one", "all", "copy"],
 )

@@ -17,7 +17,6 @@ import pytest
 from harness.killed_driver import run_killed
 from harness.lake import iceberg_frame
 from harness.service import Service, service_in_process
-from harness.tiers import deep
 from spillway.errors import (
     InvalidRequest,
     LakeError,
@@ -252,9 +251,10 @@ def write(rng: random.Random) -> str:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("table_format", "server"),
-    [("delta", "pg18"), deep("iceberg", "pg18"), deep("parquet", "pg15")],
+    [("delta", "pg18"), ("iceberg", "pg18"), ("parquet", "pg15")],
 )
 def test_loaded_while_written_to(
     spark: SparkSession,

@@ -112,6 +112,7 @@ def test_changes_of_rows(any_lake: Lake) -> None:
     assert lake.current("public.items")[0]["name"] == "third"
 
 
+@pytest.mark.long
 def test_unchanged_toast_values_and_truncate(any_lake: Lake) -> None:
     """Three tables in the same batches: what is kept of a row, of one that moves, and nothing."""
     lake = any_lake
@@ -249,6 +250,7 @@ def told_by(words: str, lake: Lake, table: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.long
 def test_a_paused_table_waits_and_loses_nothing(any_lake: Lake) -> None:
     lake = any_lake
     lake.slot.commit(insert(ITEMS, **item(1, "a", "b")), insert(ORDERS, id=1, total=None))

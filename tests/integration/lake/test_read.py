@@ -64,6 +64,7 @@ def _as_other_engines_pin_it(lake: Lake, now: Pin) -> None:
     assert "order~20lines" not in said
 
 
+@pytest.mark.long
 def test_tables_of_one_lsn(any_lake: Lake) -> None:
     lake = any_lake
     lake.slot.commit(insert(ORDERS, id=1, status="new"), insert(LOG, line="a"))

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from harness.killed_driver import run_killed
 from harness.service import service_in_process
-from harness.tiers import deep
 from spillway.errors import LakeError
 from spillway.lake.commands.app import app as lake_commands
 from spillway.lake.job.run import JobSettings
@@ -235,14 +234,15 @@ def test_a_running_job_loads_what_is_asked_for(
         assert set(seen.values()) == {1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     [
-        deep("lake.resync_asked=kill"),
-        deep("lake.load_begun=kill"),
+        "lake.resync_asked=kill",
+        "lake.load_begun=kill",
         "lake.load_copied=kill",
-        deep("lake.load_published=kill"),
-        deep("lake.resync_done=kill"),
+        "lake.load_published=kill",
+        "lake.resync_done=kill",
     ],
 )
 def test_killed(spark: SparkSession, pg18: Database, tmp_path: Path, point: str) -> None:

@@ -409,6 +409,7 @@ def test_unknown_values(core: Core, config: dict[str, Any]) -> None:
     assert plan.action == "update"
 
 
+@pytest.mark.long
 def test_an_apply_waits_for_the_program(
     core: Core, service: Service, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
