@@ -130,7 +130,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class SpillwayError(Exception):
@@ -1128,6 +1128,10 @@ def error_class(code: str) -> type[SpillwayError]:
             return kind
         unseen.extend(kind.__subclasses__())
     return SpillwayError
+
+
+#: between a message and its hint, where one text has both
+HINT: Final = " Hint: "
 
 
 def remote_error(code: str, message: str, *, hint: str = "", **details: object) -> SpillwayError:

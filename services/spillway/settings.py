@@ -202,8 +202,9 @@ class Settings:
         60.0,
         "a client over gRPC or PostgreSQL's protocol, or a subscription's program, that does not "
         "answer the service for so long, because it is stopped or gone, loses its connection and "
-        "its slot; `0`: never. "
-        "PostgreSQL's `wal_sender_timeout`",
+        "its slot; `0`: never. So does a service that says nothing to a subscription's program, "
+        "which leaves the target then. PostgreSQL's `wal_sender_timeout` and "
+        "`wal_receiver_timeout`",
         "`60s`",
     )
     connections_per_address: int | None = _variable(

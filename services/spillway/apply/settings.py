@@ -33,6 +33,8 @@ class ApplySettings:
     tls: ClientTls | None = None
     #: by which the service's own programs have the stream; '': gRPC's
     own_socket: str = ""
+    #: how long the service may say nothing by that; 0: for ever
+    client_timeout_s: float = 60.0
     two_phase: bool = False
     #: transactions in progress are applied as they come
     streaming: bool = False

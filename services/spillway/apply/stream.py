@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import open_own_stream, open_stream
-from spillway.stream.own_client import OwnStreamReader
+from spillway.stream.own_client import SILENCE_S, OwnStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,6 +62,7 @@ class ArrivingChanges:
         token: the service's.
         tls: what it is verified with.
         own_socket: the service's, for its own programs; '' where there is none.
+        silence_s: how long the service may say nothing by that; 0: for ever.
         bytes_max: of payload that may wait, but for one batch.
 
     Raises:
@@ -80,6 +81,7 @@ class ArrivingChanges:
         token: str | None = None,
         tls: ClientTls | None = None,
         own_socket: str = "",
+        silence_s: float = SILENCE_S,
         bytes_max: int = _QUEUE_BYTES,
     ) -> None:
         self._reader: ChangeStreamReader | OwnStreamReader
@@ -91,6 +93,7 @@ class ArrivingChanges:
                 options=options,
                 batch_bytes=_BATCH_BYTES,
                 token=token,
+                silence_s=silence_s,
             )
         else:
             self._reader = open_stream(

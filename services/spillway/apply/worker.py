@@ -263,6 +263,7 @@ class _Run:
                     token=settings.token,
                     tls=settings.tls,
                     own_socket=settings.own_socket,
+                    silence_s=settings.client_timeout_s,
                 )
             except SlotActive:
                 if time.monotonic() >= deadline or self._stopping.is_set():

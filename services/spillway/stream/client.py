@@ -30,7 +30,7 @@ from spillway.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
-from spillway.stream.own_client import OwnStreamReader
+from spillway.stream.own_client import SILENCE_S, OwnStreamReader
 from spillway.stream.status import error_from_rpc
 from spillway.tls import ClientTls
 from spillway.v1 import change_stream_pb2, slots_pb2, slots_pb2_grpc
@@ -106,15 +106,16 @@ def open_own_stream(
     options: Mapping[str, str] | None = None,
     batch_bytes: int = 0,
     token: str | None = None,
+    silence_s: float = SILENCE_S,
 ) -> OwnStreamReader:
     """Start a stream as :func:`open_stream` does, by the socket that the service has for its own
-    programs.
+    programs. It breaks when the service says nothing for *silence_s*; 0: never.
 
     Raises:
         SpillwayError: as for :func:`open_stream`.
     """
     start = _start(slot_name, start_lsn, None, options, batch_bytes, peek=False)
-    return OwnStreamReader(socket_path, start, token, _name())
+    return OwnStreamReader(socket_path, start, token, _name(), silence_s=silence_s)
 
 
 def _start(

@@ -4,11 +4,19 @@ with.
 As :class:`~spillway.stream.client.ChangeStreamReader`, but who waits for a batch waits for the
 socket, for as long as it likes. One thread says every :data:`ALIVE_S` that the program lives,
 whatever it is busy with: one that is stopped says nothing, and loses its slot.
+
+It looks then, too, whether the service has said something; if not, it asks. A service from which
+nothing has come for so many looks as make up the client timeout is stopped, or stuck, and the
+stream breaks: whoever reads it holds its target, which the program of another service waits for
+that has taken the source over. What counts is looks, not the clock: a program that was stopped
+itself has not looked. What has come and was not read, as the program is busy, is something.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import select
 import socket
@@ -36,9 +44,17 @@ _READ_BYTES: Final = 64 * 1024
 _CLOSE_S: Final = 10.0
 #: How often a program says that it lives: PostgreSQL's wal_receiver_status_interval.
 ALIVE_S: Final = 10.0
-#: A feedback that confirms nothing.
+#: How long the service may say nothing: PostgreSQL's wal_receiver_timeout.
+SILENCE_S: Final = 60.0
+#: However short that is, the service is looked for so often before it is up.
+_LOOKS_MIN: Final = 3
+#: A feedback that confirms nothing, …
 _ALIVE: Final = change_stream_pb2.StreamRequest(
     feedback=change_stream_pb2.Feedback()
+).SerializeToString()
+#: … and one that is answered, whatever the service has to look through for the next batch.
+_IS_ANYBODY_THERE: Final = change_stream_pb2.StreamRequest(
+    feedback=change_stream_pb2.Feedback(reply_requested=True)
 ).SerializeToString()
 
 
@@ -56,8 +72,24 @@ class OwnStreamReader:
         token: str | None,
         client: str,
         alive_s: float = ALIVE_S,
+        silence_s: float = SILENCE_S,
     ) -> None:
+        """Open it.
+
+        Args:
+            path: of the service's socket.
+            start: what is asked for.
+            token: the service's.
+            client: who this is.
+            alive_s: how often the service is told that the program lives.
+            silence_s: how long the service may say nothing; 0: for ever.
+        """
         self._path = path
+        self._silence_s = silence_s
+        #: bytes have come since the last look
+        self._has_heard = True
+        #: the service has said nothing for too long
+        self.is_given_up = False
         self._buffer = bytearray()
         self._sending = threading.Lock()
         self._flush_lsn = self._stored_lsn = Lsn(0)
@@ -90,6 +122,7 @@ class OwnStreamReader:
             self._shut()
             raise
         self._alive_s = alive_s
+        self._looks_max = max(_LOOKS_MIN, math.ceil(silence_s / alive_s)) if silence_s else 0
         threading.Thread(target=self._say_alive, name="own-stream-alive", daemon=True).start()
 
     def __iter__(self) -> Iterator[wire.Batch]:
@@ -159,16 +192,44 @@ class OwnStreamReader:
             self.take(left_s)
 
     def _say_alive(self) -> None:
+        looks = 0
         while not self._closed.wait(self._alive_s):
-            with self._sending:
+            looks = 0 if self._hears() else looks + 1
+            if self._looks_max and looks >= self._looks_max:
+                self._give_up()
+                return
+            # Who is saying something just now says that it lives; it may wait for long.
+            if not self._sending.acquire(blocking=False):
+                continue
+            try:
                 # A service that reads nothing is waited for by who has something to say, not here.
-                if self._closed.is_set() or not self._room.poll(0):
-                    continue
-                try:
-                    self._socket.sendall(_framed(_ALIVE))
-                except OSError:
-                    # Who reads is told.
-                    return
+                if not self._closed.is_set() and self._room.poll(0):
+                    self._socket.sendall(_framed(_IS_ANYBODY_THERE if looks else _ALIVE))
+            except OSError:
+                # Who reads is told.
+                return
+            finally:
+                self._sending.release()
+
+    def _hears(self) -> bool:
+        """Say whether something has come since the last look, read or not; the end is, too."""
+        heard, self._has_heard = self._has_heard, False
+        if heard:
+            return True
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # Who reads is told.
+            return True
+        return True
+
+    def _give_up(self) -> None:
+        """Break the stream: who reads it, or waits until something is sent, goes on at once."""
+        self.is_given_up = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _shut(self) -> None:
         self._ended = True
@@ -227,6 +288,7 @@ class OwnStreamReader:
             # Whoever reads is told.
             return True
         self._buffer += data
+        self._has_heard = True
         return not data or self._is_whole()
 
     def _is_readable(self, timeout_s: float) -> bool:
@@ -256,6 +318,7 @@ class OwnStreamReader:
             piece = self._socket.recv(left, socket.MSG_WAITALL)
             if not piece:
                 raise ConnectionResetError("the service closed the stream")
+            self._has_heard = True
             pieces.append(piece)
             left -= len(piece)
         return kind, b"".join(pieces)
@@ -264,6 +327,7 @@ class OwnStreamReader:
         data = self._socket.recv(_READ_BYTES)
         if not data:
             raise ConnectionResetError("the service closed the stream")
+        self._has_heard = True
         self._buffer += data
 
     def _feed_back(
@@ -288,6 +352,13 @@ class OwnStreamReader:
             self._socket.sendall(b"".join(map(_framed, frames)))
 
     def _gone(self, error: OSError) -> NotReady:
+        if self.is_given_up:
+            return NotReady(
+                f"the service has said nothing for {self._silence_s:g} s by {self._path}: it is "
+                "stopped, or stuck",
+                hint="It is tried again. SPILLWAY_CLIENT_TIMEOUT says for how long a side may be "
+                "silent.",
+            )
         return NotReady(
             f"the service can't be reached by {self._path}: {error.strerror or error}",
             hint="It is tried again; does spillway serve run?",

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.amounts import duration, moment, since, size
+from spillway.errors import HINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ CODES: Final[Mapping[str, str]] = {
     "schema_change_paused": "a subscription or a table of it waits at a change of the schema",
     "subscription_stale": "a subscription's target is behind, or its program says nothing",
     "table_quarantined": "a table of a subscription was set aside",
+    "table_not_copied": "a table of a subscription could not be copied, and is tried again",
     "lake_differs": "a comparison found that a lake differs from its source",
     "comparison_failed": "a comparison of a lake with its source came to no result",
     "resync_failed": "a table of a lake that somebody wanted anew could not be loaded",
@@ -69,6 +71,8 @@ _BEHIND_BYTES: Final = 256 << 20
 _PINNED_BYTES: Final = 1 << 30
 #: a program that runs tells of itself every few seconds
 _SILENT_S: Final = 120.0
+#: states of a table whose first copy is not done
+_UNCOPIED: Final = frozenset({"waiting", "copying"})
 #: tables that a finding names
 _TABLES_NAMED: Final = 5
 
@@ -459,6 +463,18 @@ def _of_table(subscription: SubscriptionInfo, table: TableState, link: str) -> I
             subject=f"{name}/{table.table}",
             source=subscription.source,
         )
+    elif table.state in _UNCOPIED and table.reason:
+        told, _, hint = table.reason.partition(HINT)
+        yield Finding(
+            "warn",
+            f"{table.table} of subscription {name} is not copied",
+            told,
+            hint or "It is tried again by itself.",
+            link,
+            code="table_not_copied",
+            subject=f"{name}/{table.table}",
+            source=subscription.source,
+        )
     if table.resync is not None and table.resync.state == "failed":
         yield Finding(
             "warn",
@@ -612,6 +628,9 @@ def _unknown_of(one: SubscriptionInfo) -> Iterator[tuple[str, str]]:
     for table in one.table_states:
         if table.resync is not None and table.resync.state in ("waiting", "loading"):
             yield "resync_failed", f"{one.name}/{table.table}"
+        if one.state == "initializing" and table.state in _UNCOPIED and not table.reason:
+            # Its program has begun anew, and has not tried yet.
+            yield "table_not_copied", f"{one.name}/{table.table}"
     if one.state == "initializing":
         # It was started again: whether that helps is not known.
         yield "subscription_failed", one.name

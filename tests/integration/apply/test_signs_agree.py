@@ -54,7 +54,9 @@ class Signs:
 
     def _firing(self) -> dict[str, str]:
         every = self.service.call("GET", "/alerts", params={"state": "firing"})["alerts"]
-        return {one["code"]: one["title"] for one in every if one["subject"] == NAME}
+        # Of its tables, too: NAME/TABLE.
+        of_it = (one for one in every if one["subject"].partition("/")[0] == NAME)
+        return {one["code"]: one["title"] for one in of_it}
 
     def _metrics(self) -> dict[str, float]:
         """Its numbers; the state's as ``state/NAME``."""
@@ -148,7 +150,8 @@ def test_all_places_say_the_same_of_each_state(
     data = tmp_path / "data"
     with Cluster(18) as server:
         target = server.create_database("target")
-        target.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        source.execute("INSERT INTO t VALUES (0)")
+        target.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (0)")
         with service_in_process(data) as service:
             monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
             service.create_source(source.dsn)
@@ -162,7 +165,16 @@ def test_all_places_say_the_same_of_each_state(
                 },
             )  # fmt: skip
             signs = Signs(service, capsys)
+
+            # Its table can't be copied, until somebody does what the finding says.
+            signs.settle("copying", "table_not_copied")
+            (found,) = service.call("GET", "/findings")["findings"]
+            assert "duplicate key" in found["detail"]
+            assert found["remedy"].startswith("On the target: TRUNCATE public.t; or")
+            target.execute("TRUNCATE public.t")
             signs.settle("streaming")
+            source.execute("DELETE FROM t")
+            wait_until("it is deleted", lambda: target.value("SELECT count(*) FROM t") == 0)
 
             # It says nothing any more, and lags: only a program that runs can write.
             pid = signs.view()["pid"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from spillway.apply.target.connection import connect_target
 from spillway.apply.target.session import TargetPlan, TargetSession
 from spillway.errors import (
     TargetAuthFailed,
@@ -243,3 +244,19 @@ def test_failures_are_typed(pg15: Database) -> None:
         open_with("user=nobody_here password=secret")
     with pytest.raises(TargetReadOnly):
         open_with("options='-c default_transaction_read_only=on'")
+
+
+def test_a_machine_that_is_gone_keeps_its_session_for_a_minute(pg: Database) -> None:
+    """The server looks for it: who takes over waits for its lock. As the socket has it, not as the
+    setting says it.
+    """
+    with connect_target(pg.dsn, "spillway") as session:
+        asked = session.execute(
+            "SELECT name, setting::int FROM pg_settings WHERE name LIKE 'tcp\\_%' ORDER BY name"
+        ).fetchall()
+    assert asked == [
+        ("tcp_keepalives_count", 3),
+        ("tcp_keepalives_idle", 30),
+        ("tcp_keepalives_interval", 10),
+        ("tcp_user_timeout", 60_000),
+    ]

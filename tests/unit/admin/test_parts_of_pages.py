@@ -806,6 +806,7 @@ _DDL = Failure("target_schema_change", "public.t changed", "Alter it there.")
         ("schema_change_paused", {"state": SubscriptionState.FAILED, "error": _DDL}),
         ("subscription_stale", {"lag_seconds": 86_400.0}),
         ("table_quarantined", {"table_states": (TableState("s.t", "quarantined", reason="no"),)}),
+        ("table_not_copied", {"table_states": (TableState("s.t", "waiting", reason="no"),)}),
     ],
 )
 async def test_signs_of_subscriptions_come_and_go(code: str, change: dict[str, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import select
 import signal
 import socket
 import subprocess
@@ -70,6 +72,22 @@ class Served:
 
     def commit(self, *data: str) -> None:
         self._loop.call_soon_threadsafe(lambda: self.engine.commit("shop", *data))
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """The service does nothing meanwhile, as if its process were stopped."""
+        still, go_on = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            still.set()
+            go_on.wait(60)
+
+        self._loop.call_soon_threadsafe(stand_still)
+        assert still.wait(30)
+        try:
+            yield
+        finally:
+            go_on.set()
 
     def stop(self) -> None:
         self.run(self._door.stop)
@@ -273,6 +291,49 @@ def test_a_program_that_waits_long_keeps_its_slot(served: Served) -> None:
     served.commit("late")
     assert _texts(reader, 1) == ["late"]
     reader.close()
+
+
+def _reader(served: Served, silence_s: float) -> OwnStreamReader:
+    start = change_stream_pb2.Start(slot_name="s1")
+    return OwnStreamReader(served.path, start, _TOKEN, "x", alive_s=0.1, silence_s=silence_s)
+
+
+def test_a_service_that_stands_still_is_left(served: Served) -> None:
+    """Whoever reads holds its target, which another service's program may wait for."""
+    with _reader(served, 0.3) as reader, served.standing_still():
+        with pytest.raises(NotReady, match=r"has said nothing for 0\.3 s") as left:
+            _texts(reader, 1)
+        assert "SPILLWAY_CLIENT_TIMEOUT" in left.value.hint
+    _until("the slot is free", lambda: not served.engine.slots["s1"].active)
+    with _reader(served, 0.3) as reader, served.standing_still():
+        # Who waits until what it says is sent is not held up either.
+        while not reader.is_given_up:
+            reader.confirm(Lsn(1))
+        with pytest.raises(NotReady, match="has said nothing"):
+            _texts(reader, 1)
+
+
+def test_a_service_that_answers_is_heard(served: Served) -> None:
+    """Keepalives come each ten seconds only; who hears nothing asks. What waits to be read counts,
+    too, and without a bound nobody looks.
+    """
+    with _reader(served, 0.3) as reader:
+        time.sleep(2 * _SILENT_S)
+        served.commit("late")
+        assert _texts(reader, 1) == ["late"]
+    _until("the slot is free", lambda: not served.engine.slots["s1"].active)
+    with _reader(served, 0.3) as busy:
+        served.commit("unread")
+        assert select.select([busy._socket], [], [], 30)[0]
+        with served.standing_still():
+            time.sleep(0.6)
+        assert not busy.is_given_up
+    _until("the slot is free", lambda: not served.engine.slots["s1"].active)
+    with _reader(served, 0) as patient:
+        with served.standing_still():
+            time.sleep(0.6)
+        served.commit("later")
+        assert _texts(patient, 3) == ["late", "unread", "later"]
 
 
 @pytest.mark.parametrize("alive_s", [0, -1, 61, float("nan")])

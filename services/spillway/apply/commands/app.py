@@ -120,6 +120,7 @@ def _settings(
         token=environment.token,
         tls=environment.client_tls,
         own_socket=os.environ.get(OWN_SOCKET_VARIABLE, ""),
+        client_timeout_s=environment.client_timeout,
         two_phase=two_phase,
         streaming=streaming,
         only_local=only_local,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import SourceTableAltered
+from spillway.errors import HINT, SourceTableAltered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ class Retries:
                 # By a new snapshot it is as it is now.
                 pause = 0.0 if isinstance(error, SourceTableAltered) else FIRST_S
             self._retries[key] = _Retry(time.monotonic() + pause, pause)
-        text = error.message if not error.hint else f"{error.message} Hint: {error.hint}"
+        text = error.message if not error.hint else f"{error.message}{HINT}{error.hint}"
         self._tell(f"{', '.join('.'.join(key) for key in sorted(tables))}: {text}")
         return text
 

@@ -45,6 +45,12 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "idle_session_timeout": "0",
     "exit_on_error": "off",
     "client_connection_check_interval": "5s",
+    # The server is to find out as soon that this machine stands still, or can't be reached: till
+    # then nobody else can apply the subscription.
+    "tcp_keepalives_idle": "30s",
+    "tcp_keepalives_interval": "10s",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "60s",
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
     "jit": "off",
