@@ -33,6 +33,7 @@ from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.states import TABLES_SQL
 from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.connection import connect_target
+from spillway.apply.target.stop import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,13 +165,15 @@ def _pgcopydb(source: Database, target: Database) -> None:
 
 def _ours(source: Database, target: Database, defer_indexes: bool | None = None) -> None:
     settings = {"session_replication_role": "replica"}
+    stop = Stop()
     sync = TableSync(
         "s",
         SyncSettings(("p",), connections=2, defer_indexes=defer_indexes),
         source.dsn,
-        lambda: connect_target(target.dsn, "bench", settings),
+        lambda: connect_target(target.dsn, "bench", settings, stop),
         None,
         _NothingToCatchUp(),
+        stop,
     )
     sync.first_copy(0)
     sync.stop()
@@ -188,9 +191,6 @@ class _NothingToCatchUp:
     ) -> None:
         del before_commit
         raise AssertionError(f"{tables} lack something from {start_lsn} to {upto_lsn}")
-
-    def stop(self) -> None:
-        """Nothing runs."""
 
 
 def _measure(

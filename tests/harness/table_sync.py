@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -26,9 +25,11 @@ from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.own_schema import PROGRESS_SQL, prepare_schema
 from spillway.apply.target.session import TargetPlan
+from spillway.apply.target.stop import Stop
 from spillway.consumer.connect import exports_of
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import get_slot
+from spillway.subscriber.supervisor import STOP_GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from spillway.apply.exact.writer import ExactOptions
 
 
-#: within which a program that is told to has ended
-_BOUND_S: Final = 30.0
+#: within which a program that is told to has ended: before its supervisor would kill it
+_BOUND_S: Final = STOP_GRACE_S
 
 
 @dataclass
@@ -71,12 +72,17 @@ class ApplyProgram:
             self._words, env=self._environment, stdout=self._log, stderr=self._log
         )
 
-    def end(self) -> None:
-        """Have SIGTERM end it, as nothing else does, and well."""
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Have a signal end it, as nothing else does, and well."""
         assert self._process is not None
-        self._process.terminate()
-        assert self._process.wait(_BOUND_S) == 0, self.told()
+        self._process.send_signal(number)
+        assert (code := self._process.wait(_BOUND_S)) == 0, f"it ended with {code}\n{self.told()}"
         self._process = None
+
+    def status(self) -> dict[str, Any]:
+        """What its status file says."""
+        told: dict[str, Any] = json.loads((Path(self._directory.name) / "status.json").read_text())
+        return told
 
     def told(self) -> str:
         """What it said."""
@@ -118,9 +124,10 @@ class Ends:
         publications: Sequence[str],
         name: str = "synced",
         of: str = "main",
+        **slot: Any,
     ) -> Self:
         """Make the slot of a source, and our tables on the target."""
-        service.create_slot(name, source.name, "pgoutput", source=of)
+        service.create_slot(name, source.name, "pgoutput", source=of, **slot)
         ends = cls(source.dsn, target.dsn, service.grpc_address, name, tuple(publications), name)
         with connect_target(target.dsn, "test") as connection:
             prepare_schema(
@@ -139,26 +146,28 @@ class Ends:
     def plan(self) -> TargetPlan:
         return TargetPlan(self.name, "0" * 32, self.target_dsn)
 
-    def catch_up(self, told: Told, wishes: ExactOptions | None = None) -> SlotCatchUp:
+    def catch_up(
+        self, told: Told, wishes: ExactOptions | None = None, stop: Stop | None = None
+    ) -> SlotCatchUp:
         """What reads the slot beside whoever has it, and writes exactly."""
         options = Selection(publications=self.publications).plugin_options(
             two_phase=False, only_local=False
         )
-        return SlotCatchUp(
-            self.grpc, self.slot, options, self.plan, told, threading.Event(), wishes
-        )
+        return SlotCatchUp(self.grpc, self.slot, options, self.plan, told, stop or Stop(), wishes)
 
     def sync(self, told: Told, **settings: Any) -> TableSync:
         """A table sync, as the worker makes it."""
+        stop = Stop()
         return TableSync(
             self.name,
             SyncSettings(self.publications, origin=self.plan.origin, **settings),
             self.source_dsn,
             lambda: connect_target(
-                self.target_dsn, "test", {"session_replication_role": "replica"}
+                self.target_dsn, "test", {"session_replication_role": "replica"}, stop
             ),
             exports_of({"grpc": self.grpc}, self.slot),
-            self.catch_up(told),
+            self.catch_up(told, stop=stop),
+            stop,
             told.sentences.append,
         )
 
@@ -185,14 +194,17 @@ class Ends:
         )
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
 
-    def program(self) -> ApplyProgram:
-        """The program that applies, not begun yet."""
+    def program(self, *more: str, **wished: Any) -> ApplyProgram:
+        """The program that applies, not begun yet; *more* are options of its command line, *wished*
+        of the target.
+        """
         words = [
             f"--subscription={self.name}", f"--identity={self.plan.identity}",
             f"--slot={self.slot}", f"--grpc={self.grpc}",
             *(f"--publication={name}" for name in self.publications),
+            *more,
         ]  # fmt: skip
-        options = json.dumps({"dsn": self.target_dsn})
+        options = json.dumps({"dsn": self.target_dsn, **wished})
         return ApplyProgram(words, {OPTIONS_VARIABLE: options, SOURCE_VARIABLE: self.source_dsn})
 
     def apply_the_rest(self, sync: TableSync, told: Told, upto: int) -> None:

@@ -16,11 +16,11 @@ from spillway.apply.sync.retries import MOST_S
 from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.connection import connect_target
+from spillway.apply.target.stop import Stop
 from spillway.consumer.connect import exports_of
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
     from typing import Any
 
@@ -48,7 +48,7 @@ def table_sync_of(
     session: TargetSession,
     exact: ExactOptions,
     conflicts: ConflictLog,
-    stopping: threading.Event,
+    stopping: Stop,
 ) -> TableSync | None:
     """Return who copies the tables, or keeps account of them; None without the source's DSN: tables
     are as they are then, which is for whoever runs the program by hand.
@@ -60,6 +60,8 @@ def table_sync_of(
     name = f"spillway subscription {settings.subscription} table sync"
     reach = {"grpc": settings.grpc, "token": settings.token or ""}
     following = following_of(settings)
+    # It ends with the program, and before it goes on after an error.
+    its_end = Stop(stopping)
     return TableSync(
         settings.subscription,
         SyncSettings(
@@ -74,7 +76,7 @@ def table_sync_of(
             selected=settings.selection.has,
         ),
         settings.source_dsn,
-        lambda: connect_target(plan.dsn, name, quiet),
+        lambda: connect_target(plan.dsn, name, quiet, its_end),
         exports_of(reach, settings.slot),
         SlotCatchUp(
             settings.grpc,
@@ -84,7 +86,7 @@ def table_sync_of(
             ),
             plan,
             conflicts,
-            stopping,
+            its_end,
             exact,
             options.rename.target_of,
             always_exact=options.exact == "always",
@@ -92,6 +94,7 @@ def table_sync_of(
             token=settings.token,
             tls=settings.tls,
         ),
+        its_end,
         tell=_log.info,
         following=following,
     )
@@ -151,7 +154,7 @@ def dead_rows_of(settings: ApplySettings, session: TargetSession) -> DeadRows | 
         return 0 if row is None else Lsn.parse(row[0])
 
     return DeadRows(
-        lambda: connect_target(session.plan.dsn, name),
+        lambda: connect_target(session.plan.dsn, name, stop=session.stop),
         source_lsn,
         lambda: session.position,
         held_s,

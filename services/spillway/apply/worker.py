@@ -42,6 +42,7 @@ from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.session import Idle, TargetSession
+from spillway.apply.target.stop import Stopped
 from spillway.apply.writers import Writers
 from spillway.errors import (
     SlotActive,
@@ -54,6 +55,7 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from spillway.apply.status import ApplyStatusFile
     from spillway.apply.sync.table_sync import TableSync
+    from spillway.apply.target.stop import Stop
 
 _log = logging.getLogger(__name__)
 
@@ -77,12 +79,10 @@ class ApplyWorker:
     Args:
         settings: what it does.
         status: hears of it.
-        stopping: ends it, between two groups.
+        stopping: ends it, between two groups if the target lets it come to that.
     """
 
-    def __init__(
-        self, settings: ApplySettings, status: ApplyStatusFile, stopping: threading.Event
-    ) -> None:
+    def __init__(self, settings: ApplySettings, status: ApplyStatusFile, stopping: Stop) -> None:
         self._settings = settings
         self._status = status
         self._stopping = stopping
@@ -94,7 +94,18 @@ class ApplyWorker:
         Raises:
             SpillwayError: it can't go on; everything that is confirmed is on the target.
         """
-        with TargetSession(self._plan) as session:
+        try:
+            self._run()
+        except Stopped:
+            pass
+        except SpillwayError as error:
+            if not self._stopping.has_ended_sessions:
+                raise
+            # The next program meets it again, if it is more than that.
+            _log.info("stopped while the target was waited for: %s", error.message)
+
+    def _run(self) -> None:
+        with TargetSession(self._plan, self._stopping) as session:
             try:
                 _Run(self._settings, self._status, self._stopping, session).run()
             except psycopg.Error as error:
@@ -110,7 +121,7 @@ class _Run:
         self,
         settings: ApplySettings,
         status: ApplyStatusFile,
-        stopping: threading.Event,
+        stopping: Stop,
         session: TargetSession,
     ) -> None:
         self._settings = settings
@@ -148,8 +159,6 @@ class _Run:
         def look() -> None:
             while not done.wait(_IDLE_S):
                 self._status.copied(sync)
-                if self._stopping.is_set():
-                    sync.stop()
 
         looking = threading.Thread(target=look, name="first copy's status", daemon=True)
         looking.start()

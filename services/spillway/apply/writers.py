@@ -38,13 +38,13 @@ from spillway.errors import TargetSerialization
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
 
     from spillway.apply.changes import SourceRelation, Touched, TransactionHead
     from spillway.apply.settings import ApplySettings
     from spillway.apply.status import ApplyStatusFile
     from spillway.apply.target.session import TargetSession
+    from spillway.apply.target.stop import Stop
     from spillway.stream.wire import Batch
 
 #: how long a lane, or a part of the stream, is waited for before it is looked whether to stop
@@ -81,7 +81,7 @@ class Writers:
         settings: ApplySettings,
         session: TargetSession,
         status: ApplyStatusFile,
-        stopping: threading.Event,
+        stopping: Stop,
         wake: Callable[[], None],
     ) -> None:
         options = settings.options
@@ -115,6 +115,7 @@ class Writers:
         self._in_progress = InProgress(
             BesidePlan(
                 session.plan,
+                session.stop,
                 session.uses_origin,
                 options.rename.target_of,
                 exact.rules.merging,

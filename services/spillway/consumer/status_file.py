@@ -125,7 +125,8 @@ class StatusFile:
         if isinstance(error, SpillwayError):
             with self._lock:
                 self._error = {"code": error.code, "message": error.message, "hint": error.hint}
-            self._write()
+        # What is told otherwise is at most some time old.
+        self._write()
 
     @property
     def has_begun(self) -> bool:

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
@@ -25,6 +24,7 @@ from spillway.apply.selection import Selection
 from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.status import ApplyStatusFile
 from spillway.apply.target.forget import forget_sql, forget_subscription
+from spillway.apply.target.stop import stops_by_signals
 from spillway.apply.worker import ApplyWorker
 from spillway.caller import OWN_SOCKET_VARIABLE
 from spillway.collector import collector
@@ -164,9 +164,7 @@ def run(
         stream=sys.stderr,
     )
     set_up_malloc()
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = stops_by_signals((signal.SIGTERM, signal.SIGINT))
     with ExitStack() as held:
         status = held.enter_context(ApplyStatusFile(status_file))
         settings = _settings(**given)

@@ -34,6 +34,7 @@ from spillway.apply.exact.writer import CHUNK_CHANGES, ExactOptions, ExactWriter
 from spillway.apply.sync.origins import mark
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.session import TargetSession
+from spillway.apply.target.stop import cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from spillway.apply.conflicts.log import ConflictLog
     from spillway.apply.tables.matching import Rename
     from spillway.apply.target.session import TargetPlan
+    from spillway.apply.target.stop import Stop
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class BesidePlan:
 
     Attributes:
         target: of the subscription's sessions.
+        stop: ends their sessions, as it ends the subscription's.
         uses_origin: the subscription's session has one, so these need one.
         rename: the name on the target of a (schema, table) of the source.
         merging: whether ``schema.table`` of the target is merged column by column.
@@ -69,6 +72,7 @@ class BesidePlan:
     """
 
     target: TargetPlan
+    stop: Stop
     uses_origin: bool
     rename: Rename
     merging: Callable[[str], bool]
@@ -172,10 +176,7 @@ class Beside:
             session = self._session
             self._changed.notify_all()
         if session is not None and self._thread.is_alive():
-            try:
-                session.connection.cancel()
-            except psycopg.Error as error:
-                _log.debug("transaction %d: %s", self.xid, error)
+            cancel(session.connection)
         self._thread.join(_CLOSING_S)
         if session is not None and not session.connection.closed:
             if not self._thread.is_alive():
@@ -201,7 +202,7 @@ class Beside:
             self._leave(error)
 
     def _connected(self) -> TargetSession:
-        session = TargetSession(self._plan.target, is_beside=True)
+        session = TargetSession(self._plan.target, self._plan.stop, is_beside=True)
         with self._changed:
             self._session = session
         # The next program waits until this one's COMMIT, if it is on its way, is done or is not.

@@ -482,7 +482,7 @@ class _Lane(threading.Thread):
 
 def _session(main: TargetSession) -> TargetSession | None:
     """Connect; None when the target has no room for an origin, which *main* has."""
-    session = TargetSession(main.plan, is_beside=True)
+    session = TargetSession(main.plan, main.stop, is_beside=True)
     try:
         session.join()
         if main.uses_origin:

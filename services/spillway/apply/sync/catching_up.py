@@ -12,15 +12,11 @@ transaction of the source; where it refuses that, with each row.
 
 Prepared transactions come whole with their COMMIT PREPARED: the peek asks for no two-phase.
 
-Whoever stops it does not wait for the target: a thread beside each attempt has its session's
-statement cancelled then, whatever that waits for. The attempt may be on the worker's thread, which
-could not look.
+Whoever stops it does not wait for the target: see :mod:`spillway.apply.target.stop`.
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -33,17 +29,17 @@ from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.schema.changes import OwnSchemaChanges
 from spillway.apply.stream import ArrivingChanges
-from spillway.apply.sync.hand_over import CatchUpStopped
 from spillway.apply.sync.origins import mark
 from spillway.apply.tables.matching import same_name
 from spillway.apply.tables.target_tables import TargetTables
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.session import TargetSession
+from spillway.apply.target.stop import Stopped
 from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from spillway.apply.changes import SourceRelation
@@ -53,13 +49,10 @@ if TYPE_CHECKING:
     from spillway.apply.sync.states import TableName
     from spillway.apply.tables.matching import Rename
     from spillway.apply.target.session import TargetPlan
+    from spillway.apply.target.stop import Stop
     from spillway.tls import ClientTls
 
 _GROUP_BYTES: Final = 4 << 20
-#: how often it is looked whether to stop, and the statement cancelled then
-_STOP_LOOK_S: Final = 0.2
-#: for one request to cancel, of which the server tells no result
-_CANCEL_S: Final = 5.0
 
 
 class SlotCatchUp:
@@ -71,7 +64,7 @@ class SlotCatchUp:
         plugin_options: pgoutput's, without two-phase.
         plan: of the subscription's sessions on the target.
         log: hears of conflicts.
-        stopping: ends it, as :meth:`stop`; nothing is written then.
+        stopping: ends it, whatever the target does; nothing is written then.
         options: what becomes of conflicts.
         always_exact: nothing is written in groups.
         following: makes what does DDL in a session; without it DDL is passed over.
@@ -87,7 +80,7 @@ class SlotCatchUp:
         plugin_options: Mapping[str, str],
         plan: TargetPlan,
         log: ConflictLog,
-        stopping: threading.Event,
+        stopping: Stop,
         options: ExactOptions | None = None,
         rename: Rename = same_name,
         *,
@@ -102,7 +95,6 @@ class SlotCatchUp:
         self._plan = plan
         self._log = log
         self._stopping = stopping
-        self._stopped = threading.Event()
         self._options = replace(options or ExactOptions(), may_skip=False)
         self._rename = rename
         self._always_exact = always_exact
@@ -124,36 +116,9 @@ class SlotCatchUp:
                 checked += refused
         except SpillwayError as error:
             # What was cancelled is nobody's fault.
-            if self._is_to_stop:
-                raise CatchUpStopped from error
+            if self._stopping.is_set():
+                raise Stopped from error
             raise
-
-    def stop(self) -> None:
-        """End what runs, and what begins later, whatever its session waits for. On any thread."""
-        self._stopped.set()
-
-    @property
-    def _is_to_stop(self) -> bool:
-        return self._stopping.is_set() or self._stopped.is_set()
-
-    @contextmanager
-    def _ends_when_stopped(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Have the session's statements cancelled once it is to stop."""
-        over = threading.Event()
-
-        def look() -> None:
-            while not over.wait(_STOP_LOOK_S):
-                if self._is_to_stop:
-                    with suppress(psycopg.Error):
-                        connection.cancel_safe(timeout=_CANCEL_S)
-
-        looking = threading.Thread(target=look, name="catching up's end", daemon=True)
-        looking.start()
-        try:
-            yield
-        finally:
-            over.set()
-            looking.join()
 
     def _attempt(
         self,
@@ -174,12 +139,9 @@ class SlotCatchUp:
             del commit_lsn
             return (relation.schema, relation.name) in names
 
-        if self._is_to_stop:
-            raise CatchUpStopped
-        with (
-            TargetSession(self._plan, is_beside=True) as session,
-            self._ends_when_stopped(session.connection),
-        ):
+        if self._stopping.is_set():
+            raise Stopped
+        with TargetSession(self._plan, self._stopping, is_beside=True) as session:
             matched = TargetTables(self._rename, self._options.rules.merging)
             if session.facts.may_use_origins:
                 session.uses_origin = mark(session.connection, self._plan.origin)
@@ -257,4 +219,4 @@ class SlotCatchUp:
             tls=self._tls,
         ) as stream:
             if not stream.read_into(group, write, self._stopping):
-                raise CatchUpStopped
+                raise Stopped

@@ -19,6 +19,7 @@ import psycopg
 
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.stop import Stopped
 from spillway.errors import LsnNotRetained, SpillwayError, TargetBehindSlot, TargetSchemaChange
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
@@ -40,10 +41,6 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _NEAR_BYTES: Final = 4 << 20
 
 
-class CatchUpStopped(Exception):
-    """It was told to stop: nothing of it was written, and it begins again by itself."""
-
-
 class CatchUp(Protocol):
     """Applies what tables lack, beside the stream."""
 
@@ -60,14 +57,9 @@ class CatchUp(Protocol):
         by now, by what they were called.
 
         Raises:
-            CatchUpStopped: it is to stop.
+            Stopped: it is to stop.
             TargetSchemaChange: DDL of one of them is not done on the target. Nothing was written.
             SpillwayError: nothing of it was written.
-        """
-
-    def stop(self) -> None:
-        """End what runs soon, whatever the target waits for, and what begins later. On any thread;
-        does not wait for it.
         """
 
 
@@ -195,7 +187,7 @@ class HandOver:
 
         try:
             self._catch_up(frozenset(tables), lsn, position, before_commit)
-        except CatchUpStopped:
+        except Stopped:
             return set()
         except TargetSchemaChange as error:
             if len(tables) > 1:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from spillway.consumer.snapshots import Source
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-#: for one request to cancel, of which the server tells no result
-_CANCEL_S: Final = 5.0
 
 
 class Sides:
@@ -37,8 +33,6 @@ class Sides:
     ) -> None:
         self.source = source
         self.connect_target = connect_target
-        self._lock = threading.Lock()
-        self._open: set[Connection] = set()
 
     @contextmanager
     def source_session(self) -> Iterator[Connection]:
@@ -65,22 +59,6 @@ class Sides:
         """
         try:
             with self.connect_target() as connection:
-                with self._lock:
-                    self._open.add(connection)
-                try:
-                    yield connection
-                finally:
-                    with self._lock:
-                        self._open.discard(connection)
+                yield connection
         except psycopg.Error as error:
             raise from_postgres(error, "table sync") from None
-
-    def cancel(self) -> None:
-        """Have what :meth:`target_session`'s are at end with an error, whatever it waits for: a
-        lock that somebody has for hours, or an index. On any thread; what begins after this is not
-        touched.
-        """
-        with self._lock:
-            for connection in self._open:
-                with suppress(psycopg.Error):
-                    connection.cancel_safe(timeout=_CANCEL_S)

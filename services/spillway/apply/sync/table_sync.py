@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from spillway.apply.schema.following import Following
     from spillway.apply.sync.hand_over import CatchUp
     from spillway.apply.sync.settings import SyncSettings
+    from spillway.apply.target.stop import Stop
     from spillway.consumer.slot import ExportedSnapshot
 
 _log = logging.getLogger(__name__)
@@ -50,8 +51,6 @@ _log = logging.getLogger(__name__)
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _POLL_S: Final = 0.2
-#: how often what the thread waits for is cancelled, once it is to stop
-_STOP_LOOK_S: Final = 0.2
 #: of the first copy, when connections break
 _ATTEMPTS: Final = 6
 
@@ -68,6 +67,7 @@ class TableSync:
         exports: has the service hold a snapshot that is paired with an LSN
             (:func:`spillway.consumer.connect.exports_of`).
         catch_up: reads and writes what tables lack.
+        stopping: ends it, with every session that *connect_target* opened; what is durable stays.
         tell: is told what a person may want to know.
         following: makes what does DDL in a session on the target; without it DDL is passed over.
 
@@ -83,13 +83,14 @@ class TableSync:
         connect_target: Callable[[], Connection],
         exports: Callable[[], AbstractContextManager[ExportedSnapshot]] | None,
         catch_up: CatchUp,
+        stopping: Stop,
         tell: Callable[[str], None] = _log.info,
         following: Callable[[Connection], Following] | None = None,
     ) -> None:
         self._settings = settings
         self._follows_ddl = following is not None
         self._tell = tell
-        self._stopping = threading.Event()
+        self._stopping = stopping
         self._wanted = threading.Event()
         self._refreshing = threading.Event()
         self._position = 0
@@ -118,7 +119,6 @@ class TableSync:
             self._stopping,
             following,
         )
-        self._catch_up = catch_up
         self._hand_over = HandOver(
             self._sides, self.states, self._retries, catch_up, self._stopping
         )
@@ -260,17 +260,11 @@ class TableSync:
         return self._copy.progress()
 
     def stop(self) -> None:
-        """End what runs; what is durable stays. Safe to repeat: who stops a first copy has to until
-        that is over, for its next statement may wait, too.
-        """
+        """End what runs, whatever it waits for; what is durable stays. Safe to repeat."""
         self._stopping.set()
         self._wanted.set()
-        self._catch_up.stop()
-        self._sides.cancel()
         if self._thread is not None:
-            while self._thread.is_alive():
-                self._sides.cancel()
-                self._thread.join(_STOP_LOOK_S)
+            self._thread.join()
             self._thread = None
         self._snapshot.let_go()
         self._hand_over.close()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from psycopg import sql
 
+    from spillway.apply.target.stop import Stop
+
 #: What a server of its version does not know is left out.
 _SETTINGS: Final[Mapping[str, str]] = {
     "search_path": "",
@@ -67,7 +69,10 @@ _CONNECTION: Final[Mapping[str, str]] = {
 
 
 def connect_target(
-    dsn: str, application_name: str, settings: Mapping[str, str] | None = None
+    dsn: str,
+    application_name: str,
+    settings: Mapping[str, str] | None = None,
+    stop: Stop | None = None,
 ) -> psycopg.Connection[Any]:
     """Connect, in autocommit, as every session on the target is.
 
@@ -75,6 +80,7 @@ def connect_target(
         dsn: the target's.
         application_name: what pg_stat_activity shows.
         settings: more, by name.
+        stop: ends the session once it is set, whatever the target does.
 
     Raises:
         InvalidDsn: *dsn* can't be parsed.
@@ -86,6 +92,8 @@ def connect_target(
         connection = psycopg.connect(**given, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
     except psycopg.Error as error:
         raise from_connecting(error, dsn) from None
+    if stop is not None:
+        stop.watch(connection)
     wanted = {**_SETTINGS, **(settings or {})}
     try:
         connection.execute(

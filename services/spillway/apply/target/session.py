@@ -44,6 +44,7 @@ from spillway.apply.target.connection import connect_target
 from spillway.apply.target.facts import ORIGIN_FUNCTIONS, TargetFacts, ask
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import PROGRESS_SQL, prepare_schema
+from spillway.apply.target.stop import Stop, Stopped
 from spillway.errors import TargetInUse, TargetNotPermitted, TargetOriginsExhausted
 from spillway.pg.lsn import Lsn
 from spillway.receiver.connect_errors import quote_identifier
@@ -139,21 +140,31 @@ class TargetPlan:
 class TargetSession:
     """A connection of its own; used by one thread."""
 
-    def __init__(self, plan: TargetPlan, *, is_beside: bool = False) -> None:
+    def __init__(
+        self, plan: TargetPlan, stop: Stop | None = None, *, is_beside: bool = False
+    ) -> None:
         """Connect, prepare the schema, take the lock, and find where to go on.
 
         A session that is beside the one that applies does nothing of that but to connect, has no
         position, and marks nothing with the origin.
 
+        Args:
+            plan: whom it is for, and where.
+            stop: ends it once it is set, whatever the target does.
+            is_beside: see above.
+
         Raises:
+            Stopped: it was to end before it had the lock, or the origin.
             TargetError: its subclass says why not.
         """
         self.plan = plan
+        self.stop = stop or Stop()
         self.subscription = plan.subscription
         self.connection = connect_target(
             plan.dsn,
             f"spillway subscription {plan.subscription}",
             {"synchronous_commit": plan.synchronous_commit},
+            self.stop,
         )
         self._pgconn = self.connection.pgconn
         #: (LSN at the source, the target's LSN that must be flushed, when it was committed)
@@ -577,7 +588,7 @@ class TargetSession:
                         hint="End that session, or the program that it is of.",
                         subscription=self.subscription,
                     ) from error
-                time.sleep(_LOCK_PAUSE_S)
+                self._pause()
             except (
                 psycopg.errors.ConfigurationLimitExceeded,
                 psycopg.errors.ObjectNotInPrerequisiteState,  # there is room for none at all
@@ -619,7 +630,7 @@ class TargetSession:
                 return
             if time.monotonic() >= deadline:
                 break
-            time.sleep(_LOCK_PAUSE_S)
+            self._pause()
         self._raise_in_use(keys)
 
     def _await_lanes(self, deadline: float) -> None:
@@ -636,7 +647,12 @@ class TargetSession:
                 return
             if time.monotonic() >= deadline:
                 self._raise_in_use(keys)
-            time.sleep(_LOCK_PAUSE_S)
+            self._pause()
+
+    def _pause(self) -> None:
+        """Let some time go by before the next look whether others are gone."""
+        if self.stop.wait(_LOCK_PAUSE_S):
+            raise Stopped
 
     def _raise_in_use(self, keys: Sequence[int]) -> Never:
         holder = self.connection.execute(

@@ -1,0 +1,68 @@
+"""A relay on loopback before a server, which takes no more connections once a test says so: what is
+connected goes on, and a request to cancel does not arrive.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class RefusingRelay:
+    """See the module.
+
+    Args:
+        port: the server's, on loopback.
+
+    Attributes:
+        port: its own.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = "127.0.0.1", port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def refuse(self) -> None:
+        """Take no more connections."""
+        with suppress(OSError):
+            # Who waits in accept() is woken by this, and not by close().
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.refuse()
+        for one in self._open:
+            one.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._to)
+                self._open += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+
+
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(65536):
+            other.sendall(data)
+    with suppress(OSError):
+        other.shutdown(socket.SHUT_WR)
