@@ -67,7 +67,7 @@ from spillway.receiver.temporary_slot import exported_by_slot
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -537,7 +537,7 @@ class Source:
                 except psycopg.errors.LockNotAvailable:
                     raise LakeError(
                         f"{name} is locked by somebody else for more than {_LOCK_TIMEOUT}",
-                        hint="Load it when the ALTER TABLE, TRUNCATE or VACUUM FULL is done; "
+                        hint="Try again when the ALTER TABLE, TRUNCATE or VACUUM FULL is done; "
                         "pg_locks shows whose.",
                         relation=name,
                     ) from None
@@ -658,6 +658,15 @@ class Source:
             hint="Check the source's log.",
             sqlstate=error.sqlstate,
         )
+
+
+def names_any(error: SpillwayError, tables: Iterable[str]) -> bool:
+    """Say whether a snapshot failed for one of *tables* (``schema.table``): without it there is one
+    of the others.
+    """
+    one, some = error.details.get("relation"), error.details.get("relations")
+    named = {one, *(some if isinstance(some, list) else ())}
+    return any(readable(table) in named for table in tables)
 
 
 def connect_sql(conninfo: str) -> Connection:

@@ -159,14 +159,22 @@ def test_a_replica_identity_that_is_another_since(keys: SideBySide) -> None:
 
 @pytest.mark.long
 @pytest.mark.follows_hint("target_refused")
-@pytest.mark.parametrize("together", [False, True], ids=["many", "one"])
-def test_a_table_that_is_truncated_and_referred_to(keys: SideBySide, together: bool) -> None:
+@pytest.mark.parametrize(
+    ("together", "to"),
+    [(False, "referred"), (True, "referred"), (False, "leaf")],
+    ids=["many", "one", "a partition"],
+)
+def test_a_table_that_is_truncated_and_referred_to(
+    keys: SideBySide, together: bool, to: str
+) -> None:
     """By a table that only the target has. PostgreSQL's worker stops, too; the foreign key alone is
     in the way, with rows or without, and the hint drops it.
     """
-    keys.everywhere("CREATE TABLE referred (a int PRIMARY KEY, v text)")
+    keys.source.execute("CREATE TABLE referred (a int PRIMARY KEY, v text)")
     keys.both(
-        'CREATE TABLE "Of mine" (a int PRIMARY KEY, b int CONSTRAINT "to" REFERENCES referred)'
+        "CREATE TABLE referred (a int PRIMARY KEY, v text) PARTITION BY RANGE (a);"
+        "CREATE TABLE leaf PARTITION OF referred DEFAULT;"
+        f'CREATE TABLE "Of mine" (a int PRIMARY KEY, b int CONSTRAINT "to" REFERENCES {to})'
     )
     keys.source.execute("CREATE PUBLICATION referred FOR TABLE marker, referred")
     keys.subscribe("referred", "referred")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.killed_driver import run_killed
+from harness.remedies import statements
 from harness.service import service_in_process
 from spillway.errors import LakeError
 from spillway.lake.job.run import JobSettings, run_job
@@ -218,6 +220,24 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
     assert run_load(again, lambda _: None, spark=spark) == 1
     seats = replace(bank.verify_settings, tables=("public.seats",))
     assert [(t.equal, t.lake_rows) for t in verify(seats, spark=spark).tables] == [(True, 3)]
+
+    # What the source refuses is said of its table, and mended as is said.
+    role = f"reader_{secrets.token_hex(4)}"
+    bank.database.execute(
+        f"CREATE ROLE {role} LOGIN; GRANT SELECT ON accounts, seats, transfers TO {role}"
+    )
+    try:
+        by_role = replace(bank.verify_settings, source_dsn=f"{bank.database.dsn} user={role}")
+        found = verify(by_role, spark=spark)
+        said = {table.table: table.skipped for table in found.tables}
+        assert [name for name, why in said.items() if why] == ["public.log"]
+        assert not found.equal
+        assert found.refused is not None
+        for statement in statements(found.refused.hint):
+            bank.database.execute(statement)
+        assert verify(by_role, spark=spark).refused is None
+    finally:
+        bank.database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
     with pytest.raises(LakeError, match=r"no current table of public\.nothing"):
         verify(

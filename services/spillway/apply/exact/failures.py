@@ -107,7 +107,7 @@ def truncate_refused(
         "Other tables of the target refer to these, whether they have rows or not. Drop these "
         f"foreign keys there, and it goes on by itself: {' '.join(keys)} "
         if keys
-        else ""
+        else "Mend what is in the way there, and it goes on by itself. "
     )
     return TargetRefused(
         f"the target refuses to truncate {', '.join(tables)}: {_said(error)} (SQLSTATE "

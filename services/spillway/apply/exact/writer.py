@@ -63,11 +63,17 @@ CHUNK_CHANGES: Final = 128
 _CHUNK_BYTES: Final = 1 << 20
 
 #: SQL that drops the foreign keys by which tables refer to some that are not among these.
+#: Foreign keys of others, to what is truncated or a partition of it, which may have its own.
 _REFERRING: Final = """
+WITH truncated AS (
+    SELECT oid FROM pg_catalog.unnest(%s::oid[]) t (oid)
+    UNION SELECT p.relid FROM pg_catalog.unnest(%s::oid[]) t (oid),
+                 LATERAL pg_catalog.pg_partition_tree(t.oid) p
+)
 SELECT pg_catalog.format('ALTER TABLE %%s DROP CONSTRAINT %%I;', conrelid::regclass, conname)
   FROM pg_catalog.pg_constraint
- WHERE contype = 'f' AND conparentid = 0 AND confrelid = ANY(%s::oid[])
-   AND conrelid <> ALL(%s::oid[])
+ WHERE contype = 'f' AND conparentid = 0 AND confrelid IN (TABLE truncated)
+   AND conrelid NOT IN (TABLE truncated)
  ORDER BY 1
 """
 _PREPARED: Final = "b"

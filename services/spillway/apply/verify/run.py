@@ -31,7 +31,8 @@ Rows may have swapped what a unique index of the target watches, and one stateme
 meets the other's value then. Such rows are deleted and inserted again, all that differ at once,
 where nothing else takes effect by that: a foreign key that cascades would take other rows with it.
 
-What the target refuses of a table stays as it was, and is said; the other tables are gone on with.
+What a server refuses of a table (its rows may not be read, somebody has it locked) is said of it,
+with the remedy, and the other tables are gone on with. What repair was refused stays as it was.
 
 The slot must move: a subscription that is paused, or stopped by an error, does not pass S.
 
@@ -59,27 +60,27 @@ from spillway.apply.target.failures import from_postgres
 from spillway.apply.verify.pairs import TablePair, print_alike, speak_alike
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_differences import Difference, differences
-from spillway.consumer.snapshots import Source, SourceTable
+from spillway.consumer.snapshots import Source, SourceTable, names_any
 from spillway.errors import (
     NotReady,
     SpillwayError,
     TargetError,
     TargetNotPermitted,
-    TargetRefused,
-    TargetSerialization,
     UnknownTable,
 )
 from spillway.pg.byte_session import take_bytes
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
+from spillway.receiver.table_privileges import Lack, not_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spillway.apply.changes import SourceRelation
     from spillway.apply.sync.published import Heap, PublishedTable
     from spillway.apply.tables.matched import MatchedTable
-    from spillway.apply.verify.pairs import Connection, Key
+    from spillway.apply.verify.pairs import Connection, Found, Key
+    from spillway.consumer.row_checksums import TextForm
     from spillway.consumer.slot import SlotClient
     from spillway.consumer.snapshots import SourceSnapshot
 
@@ -92,6 +93,16 @@ _LOOKS: Final = 5
 _LOOKED_AT: Final = 10_000
 #: Keys that are looked at, and repaired, at once.
 _KEYS_AT_ONCE: Final = 1000
+#: for a lock on the target
+_LOCK_TIMEOUT: Final = "10s"
+#: SQLSTATEs, or their beginnings, that are no single table's: no connection, no resources, a
+#: shutdown, what passes by itself
+_OF_THE_SERVER: Final = ("08", "53", "57P", "40")
+_PRIVILEGES: Final = """
+SELECT current_user::text, pg_catalog.has_schema_privilege(relnamespace, 'USAGE'),
+       pg_catalog.has_table_privilege(oid, 'SELECT'), pg_catalog.row_security_active(oid)
+  FROM pg_catalog.pg_class WHERE oid = %s::oid
+"""
 #: SQLSTATEs of a row that another one is in the way of
 _IN_THE_WAY: Final = frozenset({"23505", "23P01"})
 #: The name of an operator; ``OPERATOR("My schema".=)``
@@ -257,13 +268,19 @@ class _Run:
         self._tell = tell
 
     def all(self, repair: bool, on_table: Callable[[TableOutcome], None]) -> Verification:
-        tables = self._wanted()
-        outcomes: dict[str, TableOutcome] = {}
+        wanted = self._wanted()
+        outcomes = {name: TableOutcome(name) for name in wanted}
+        tables: dict[str, PublishedTable] = {}
+        for name, one in wanted.items():
+            if isinstance(one, SpillwayError):
+                outcomes[name].skipped = _why(one)
+            else:
+                tables[name] = one
         pairs: dict[str, TablePair] = {}
         inexact = []
         limit = self._settings.limit
         with ExitStack() as held:
-            snapshot = self._reached_snapshot([h for t in tables.values() for h in t.heaps])
+            snapshot = self._reached_snapshot(tables, outcomes)
             held.callback(snapshot.close)
             target = held.enter_context(self._target())
             target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -271,41 +288,41 @@ class _Run:
             print_alike(snapshot.connection)
             forms = speak_alike(snapshot.connection, target)
             for name, table in tables.items():
-                outcome = outcomes[name] = TableOutcome(name)
-                relation = table.relation
+                outcome = outcomes[name]
                 if (state := states.get(name, "r")) not in "sr":
                     outcome.skipped = f"its first copy is not done (state {state})"
                     continue
-                matched = match_all(target, [relation], self._settings.rename.target_of)[
-                    relation.relation_id
-                ]
-                if isinstance(matched, SpillwayError):
-                    outcome.skipped = matched.message
+                try:
+                    pair, found = self._compared(table, snapshot, target, forms, repair=repair)
+                except SpillwayError as error:
+                    if not _is_the_tables_own(error):
+                        raise
+                    outcome.skipped = _why(error)
                     continue
-                pair = pairs[name] = TablePair(
-                    table, matched, _types(snapshot.connection, relation, matched), forms
-                )
-                looked = limit if repair or not pair.key else max(limit, _LOOKED_AT)
-                found = pair.compare(snapshot.connection, target, looked)
+                pairs[name] = pair
                 outcome.source_rows, outcome.target_rows = found.source_rows, found.target_rows
                 outcome.differences, outcome.more = found.differences, found.more
                 if found.differences and not 0 <= applied <= snapshot.lsn:
                     inexact.append(name)
             lsn = Lsn(snapshot.lsn)
         for name, outcome in outcomes.items():
-            if outcome.differences and pairs[name].key and (repair or name in inexact):
-                differing = outcome.differences
-                keys = list(dict.fromkeys(d.key for d in differing))
-                try:
+            differing = outcome.differences
+            try:
+                if differing and pairs[name].key and (repair or name in inexact):
+                    keys = list(dict.fromkeys(d.key for d in differing))
                     self._by_keys(tables[name], pairs[name], outcome, keys, repair=repair)
-                except TargetError as error:
-                    if not repair or not _is_the_tables_own(error):
-                        raise
-                    outcome.refused = f"{error.message}. {error.hint}"
+                elif name in inexact:
+                    self._again(tables[name], pairs[name], outcome)
+            except SpillwayError as error:
+                if not _is_the_tables_own(error):
+                    raise
+                if repair:
+                    outcome.refused = _why(error)
                     outcome.differences = differing[:_SAID_MAX]
                     outcome.more = outcome.more or len(differing) > _SAID_MAX
-            elif name in inexact:
-                self._again(tables[name], pairs[name], outcome)
+                else:
+                    # What was found may have been written meanwhile.
+                    outcome.skipped = _why(error)
             if repair and name in pairs and not pairs[name].key and not outcome.equal:
                 outcome.refused = _NO_KEY
             outcome.more = outcome.more or len(outcome.differences) > limit
@@ -313,19 +330,71 @@ class _Run:
             on_table(outcome)
         return Verification(lsn, list(outcomes.values()))
 
-    def _wanted(self) -> dict[str, PublishedTable]:
-        """Return the tables that are compared, as they are published."""
+    def _compared(
+        self,
+        table: PublishedTable,
+        snapshot: SourceSnapshot,
+        target: Connection,
+        forms: tuple[TextForm, TextForm],
+        *,
+        repair: bool,
+    ) -> tuple[TablePair, Found]:
+        """Compare a table's rows as both snapshots have them; what fails ends neither of them."""
+        source, relation = snapshot.connection, table.relation
+        matched = match_all(target, [relation], self._settings.rename.target_of)[
+            relation.relation_id
+        ]
+        if isinstance(matched, SpillwayError):
+            raise matched
+        pair = TablePair(table, matched, _types(source, relation, matched), forms)
+        limit = self._settings.limit
+        looked = limit if repair or not pair.key else max(limit, _LOOKED_AT)
+        try:
+            with source.transaction(), target.transaction():
+                return pair, pair.compare(source, target, looked)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise self._not_permitted(error, target, matched) from error
+        except psycopg.Error as error:
+            raise self._refused(error, f"rows of {pair.name} can't be compared") from error
+
+    def _refused(self, error: psycopg.Error, what: str) -> SpillwayError:
+        """Make the typed error of what the target refused."""
+        told = from_postgres(error, what, self._settings.target_dsn)
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            told.hint = (
+                f"Somebody has had it, or a row of it, locked there for {_LOCK_TIMEOUT}: "
+                "pg_blocking_pids() says who. Run this again when that is over."
+            )
+        return told
+
+    def _not_permitted(
+        self, error: psycopg.Error, target: Connection, matched: MatchedTable
+    ) -> SpillwayError:
+        """Make the error of a table of the target that the role may not read, with the SQL that
+        mends it.
+        """
+        row = target.execute(_PRIVILEGES, [matched.oid]).fetchone()
+        assert row is not None
+        role, usage, select, policies = row
+        if usage and select and not policies:
+            return self._refused(error, f"rows of {matched.schema}.{matched.name} can't be read")
+        lack = Lack(matched.schema, matched.name, not usage, not select, policies)
+        told = not_readable(role, [lack], target.info.server_version)
+        return TargetNotPermitted(
+            f"on the target, {told.message}", hint=told.hint, sqlstate="42501"
+        )
+
+    def _wanted(self) -> dict[str, PublishedTable | SpillwayError]:
+        """Return the tables that are compared, as they are published, or one's trouble."""
         publications = self._settings.selection.publications or ()
         with closing(self._source.connected()) as connection:
             take_bytes(connection, shown=True)
             there = list_tables(connection, publications, self._settings.selection.has)
             described = describe(connection, publications, there)
-        found: dict[str, PublishedTable] = {}
+        found: dict[str, PublishedTable | SpillwayError] = {}
         for (schema, name), table in described.items():
             if self._settings.tables and f"{schema}.{name}" not in self._settings.tables:
                 continue
-            if isinstance(table, SpillwayError):
-                raise table
             found[f"{schema}.{name}"] = table
         for name in self._settings.tables:
             if name not in found:
@@ -343,11 +412,10 @@ class _Run:
         connection = connect_target(self._settings.target_dsn, "spillway verify")
         try:
             print_alike(connection)
+            connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
             yield connection
         except psycopg.Error as error:
-            raise from_postgres(
-                error, "rows can't be compared", self._settings.target_dsn
-            ) from error
+            raise self._refused(error, "rows can't be compared") from error
         finally:
             connection.close()
 
@@ -356,9 +424,27 @@ class _Run:
         tables = [SourceTable(h.schema, h.table, h.size_bytes) for h in heaps if h.kind == "r"]
         return self._source.snapshot(tables, self._tell, threading.Event())
 
-    def _reached_snapshot(self, heaps: Sequence[Heap]) -> SourceSnapshot:
-        """Take a snapshot of the source, and wait until the target has all that it has."""
-        snapshot = self._snapshot(heaps)
+    def _reached_snapshot(
+        self, tables: dict[str, PublishedTable], outcomes: Mapping[str, TableOutcome]
+    ) -> SourceSnapshot:
+        """Take a snapshot of the source, and wait until the target has all that it has. Tables that
+        the source refuses are taken out of *tables*, and their outcomes say why.
+        """
+        while True:
+            try:
+                snapshot = self._snapshot([h for t in tables.values() for h in t.heaps])
+                break
+            except SpillwayError as error:
+                refused = [
+                    name
+                    for name, table in tables.items()
+                    if names_any(error, [f"{h.schema}.{h.table}" for h in table.heaps])
+                ]
+                if not refused:
+                    raise
+                for name in refused:
+                    outcomes[name].skipped = _why(error)
+                    del tables[name]
         try:
             self._wait(snapshot.lsn)
         except BaseException:
@@ -419,8 +505,9 @@ class _Run:
         """Compare a table without a key as a whole, until both sides are as of one LSN."""
         for _ in range(_LOOKS):
             with ExitStack() as held:
-                snapshot = self._reached_snapshot(table.heaps)
+                snapshot = self._snapshot(table.heaps)
                 held.callback(snapshot.close)
+                self._wait(snapshot.lsn)
                 target = held.enter_context(self._target())
                 target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 applied, _ = self._applied(target)
@@ -507,9 +594,7 @@ class _Run:
                 target.execute("ROLLBACK")
                 return [], keys
             except psycopg.Error as error:
-                told = from_postgres(
-                    error, f"rows of {pair.name} can't be repaired", self._settings.target_dsn
-                )
+                told = self._refused(error, f"rows of {pair.name} can't be repaired")
                 if not rests and (error.sqlstate or "").startswith(_CLASS_OF_CONSTRAINTS):
                     told.hint = _TRIGGERS_REST
                 raise told from error
@@ -584,11 +669,21 @@ def _said(value: str | None) -> str:
     return "None" if value is None else readable(value)
 
 
-def _is_the_tables_own(error: TargetError) -> bool:
-    """Say whether other tables may be gone on with: the server is there, and refused something."""
-    return isinstance(error, TargetRefused | TargetNotPermitted) and not isinstance(
-        error, TargetSerialization
-    )
+def _is_the_tables_own(error: SpillwayError) -> bool:
+    """Say whether other tables may be gone on with: both servers are there, and one refused
+    something.
+    """
+    if isinstance(error, NotReady):
+        return False
+    if "relation" in error.details or "relations" in error.details:
+        return True
+    state = str(error.details.get("sqlstate") or "08")
+    return not state.startswith(_OF_THE_SERVER)
+
+
+def _why(error: SpillwayError) -> str:
+    """Say what was refused, and what mends it."""
+    return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
 def _rest_triggers(target: Connection) -> bool:

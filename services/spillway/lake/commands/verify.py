@@ -52,7 +52,7 @@ def verify(
     jars: Jars = None,
 ) -> None:
     """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any
-    differs.
+    differs, or the source refuses one.
     """
     from spillway.lake.verify.outcome import store  # noqa: PLC0415 - only where it is wanted
     from spillway.lake.verify.run import VerifySettings  # noqa: PLC0415 - imports PySpark
@@ -74,7 +74,7 @@ def verify(
         tell=lambda news: typer.echo(news, err=True),
         on_table=lambda compared: typer.echo(str(compared)),
     )
-    if outcome is not None:
+    if outcome is not None and found.refused is None:
         store(outcome, found)
     rows = sum(compared.lake_rows for compared in found.tables)
     wrong = sum(not compared.equal for compared in found.tables)
@@ -83,6 +83,9 @@ def verify(
     if skipped:
         said += f", {skipped} not compared"
     typer.echo(f"{len(found.tables)} tables, {rows} rows, as of {found.lsn}: {said}")
+    if found.refused is not None:
+        # The others are told of by now; whoever had this run hears of what is to be mended.
+        raise found.refused
     if wrong:
         raise typer.Exit(1)
 

@@ -25,6 +25,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+import psycopg
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -32,8 +33,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_checksums import values_of
 from spillway.consumer.row_differences import Difference
-from spillway.consumer.snapshots import Source
-from spillway.errors import LakeError, LakeTableConflict, NotReady
+from spillway.consumer.snapshots import Source, names_any
+from spillway.errors import LakeError, LakeTableConflict, NotReady, SourceError, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.copy_ranges import CopyRanges
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spillway.consumer.snapshots import CopiedTable, SourceSnapshot
+    from spillway.consumer.snapshots import CopiedTable, SourceSnapshot, SourceTable
     from spillway.lake.read import Pin
     from spillway.lake.state.position import LakePosition
     from spillway.lake.tables.contract import LakeTables
@@ -98,10 +99,12 @@ class Verification:
 
     lsn: Lsn
     tables: list[TableComparison]
+    #: what one of them could not be compared for, which is said of each
+    refused: SpillwayError | None = None
 
     @property
     def equal(self) -> bool:
-        return all(table.equal for table in self.tables)
+        return self.refused is None and all(table.equal for table in self.tables)
 
 
 def verify(
@@ -173,6 +176,8 @@ class _Verifier:
         self._spark = spark
         self._tell = tell
         self._on_table = on_table
+        #: tables that could not be compared, and what each failed with
+        self._refused: dict[str, SpillwayError] = {}
 
     def run(self) -> Verification:
         path = self._settings.path
@@ -180,11 +185,7 @@ class _Verifier:
             with boundaries.hold(path):
                 there = {table.name: table for table in self._source.tables(())}
                 wanted = self._wanted()
-                snapshot = self._source.snapshot(
-                    [there[name] for name in wanted if name in there],
-                    self._tell,
-                    threading.Event(),
-                )
+                snapshot = self._snapshot([there[name] for name in wanted if name in there])
                 held.callback(snapshot.close)
                 held.enter_context(boundaries.request(path, snapshot.lsn))
                 failpoint("lake.verify_asked")
@@ -200,10 +201,48 @@ class _Verifier:
             tables = lake_tables(self._lake.table_format, self._spark, path, self._lake.slot)
             outcomes = []
             for name, directory in wanted.items():
-                outcome = self._table(name, directory, snapshot, pin, tables)
+                outcome = self._isolated(name, directory, snapshot, pin, tables)
                 self._on_table(outcome)
                 outcomes.append(outcome)
-        return Verification(pin.lsn, outcomes)
+        return Verification(pin.lsn, outcomes, next(iter(self._refused.values()), None))
+
+    def _snapshot(self, tables: list[SourceTable]) -> SourceSnapshot:
+        """Take a snapshot of the source, without the tables that it refuses."""
+        while True:
+            try:
+                return self._source.snapshot(tables, self._tell, threading.Event())
+            except SpillwayError as error:
+                refused = [one for one in tables if names_any(error, [one.name, *one.copied_names])]
+                if not refused:
+                    raise
+                self._refused.update((one.name, error) for one in refused)
+                tables = [one for one in tables if one not in refused]
+
+    def _isolated(
+        self, name: str, directory: str, snapshot: SourceSnapshot, pin: Pin, tables: LakeTables
+    ) -> TableComparison:
+        """Compare one table, whose trouble is its own."""
+        source = snapshot.connection
+        try:
+            if name in self._refused:
+                raise self._refused[name]
+            with source.transaction():
+                return self._table(name, directory, snapshot, pin, tables)
+        except psycopg.Error as error:
+            if source.closed or source.broken:
+                raise
+            said = error.diag.message_primary or " ".join(str(error).split())
+            self._refused[name] = SourceError(
+                f"rows of {name} can't be read at the source: {said}",
+                hint=error.diag.message_hint or "The source's log says more.",
+                sqlstate=error.sqlstate,
+            )
+        except SpillwayError as error:
+            if not names_any(error, [name]) and name not in self._refused:
+                raise
+            self._refused[name] = error
+        refused = self._refused[name]
+        return TableComparison(name, skipped=f"{refused.message}. {refused.hint}")
 
     def _wanted(self) -> dict[str, str]:
         """Return the tables to compare: the source's name, and the lake's directory."""
