@@ -19,6 +19,21 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "other waits of a program that is told to end, ten seconds each; the first tier has the lock "
+    "that its main session waits for, in the same file": {
+        "integration/apply/test_stopped_while_waiting.py::test_change_by_change_by_sigint",
+        "integration/apply/test_stopped_while_waiting.py::test_its_lanes_wait",
+        "integration/apply/test_stopped_while_waiting.py::test_one_in_progress_waits_in_a_trigger",
+        "integration/apply/test_stopped_while_waiting.py::test_a_prepare_waits",
+        "integration/apply/test_stopped_while_waiting.py::test_the_request_to_cancel_does_not_arrive",
+        "integration/apply/test_stopped_while_waiting.py::test_the_target_stands_still",
+        "integration/apply/test_stopped_while_waiting.py::test_another_program_has_it",
+    },
+    "three runs of the command each; the first tier has what either side refuses in "
+    "apply/test_verify_and_repair": {
+        "integration/apply/test_verify_refused.py::test_each_is_told_and_mended",
+        "integration/apply/test_verify_refused.py::test_one_that_somebody_has_locked",
+    },
     "runs of Spark; the first tier has what is copied in oracle/test_copied_rows, and what is "
     "compared in integration/test_row_checksums": {
         "integration/lake/test_sql_ascii.py::test_loaded_followed_and_compared",

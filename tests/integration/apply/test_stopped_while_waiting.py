@@ -114,7 +114,7 @@ def test_its_session_waits_for_a_lock(stage: Stage) -> None:
 
 
 @pytest.mark.long
-def test_change_by_change_by_an_interrupt(stage: Stage) -> None:
+def test_change_by_change_by_sigint(stage: Stage) -> None:
     with stage.ends().program(exact="always", dead_letter=True) as program:
         stage.streams(program)
         with stage.target.connect() as blocker:
@@ -142,7 +142,7 @@ def test_its_lanes_wait(stage: Stage, commit_order: str) -> None:
 
 
 @pytest.mark.long
-def test_a_transaction_in_progress_waits_in_a_trigger(stage: Stage) -> None:
+def test_one_in_progress_waits_in_a_trigger(stage: Stage) -> None:
     stage.target.execute(
         "CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS"
         " 'BEGIN PERFORM pg_catalog.pg_sleep(3600); RETURN NEW; END';"
@@ -233,7 +233,7 @@ def test_the_target_stands_still(stage: Stage) -> None:
 
 
 @pytest.mark.long
-def test_another_program_has_the_subscription(stage: Stage) -> None:
+def test_another_program_has_it(stage: Stage) -> None:
     ends = stage.ends()
     with ends.program() as program:
         with stage.target.connect() as another:
