@@ -74,6 +74,7 @@ def table_sync_of(
             origin=plan.origin if session.uses_origin else "",
             rename=options.rename.target_of,
             selected=settings.selection.has,
+            sets_aside=settings.copy_data and options.table_errors == "set_aside",
         ),
         settings.source_dsn,
         lambda: connect_target(plan.dsn, name, quiet, its_end),

@@ -47,6 +47,8 @@ class ApplyOptions:
     dead_letter: bool = False
     #: an error of a transaction disables the subscription, in place of trying again
     disable_on_error: bool = False
+    #: ``set_aside``: a table that can't be written to leaves the others alone; ``stop``: none does
+    table_errors: str = "stop"
     synchronous_commit: str = "off"
     #: that write groups at the same time; 1: the only one that there is
     connections: int = 2

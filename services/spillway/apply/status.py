@@ -111,6 +111,8 @@ class ApplyStatusFile(StatusFile):
             for table in tables.values():
                 one = told.table(table.name)
                 state, reason = _STATES[table.state], table.error or None
+                if table.is_set_aside:
+                    state = "quarantined"
                 failed += reason is not None and reason != one.reason
                 one.state, one.reason, one.bytes_total = state, reason, table.bytes_total
                 one.sync_state = table.state.value

@@ -11,7 +11,10 @@ Nothing waits for a group to fill: what is there when the last one is written is
 group is one transaction when the target keeps up, and many when it does not. Which way a group is
 written is :mod:`spillway.apply.writers`'.
 
-Every failure ends the program with a typed error, except a deadlock or a serialization failure.
+A failure that is one table's own sets that table aside, where this is wished
+(:mod:`spillway.apply.sync.setting_aside`): the stream is opened again at the target's position, and
+the transaction that failed is written without it. Every other failure ends the program with a typed
+error, except a deadlock or a serialization failure.
 After those the stream is opened again at the target's position, where the transaction that failed
 begins, :data:`_ATTEMPTS` times. So it is where DDL of a partitioned table meets partitions that
 lack what is before it, when they have that.
@@ -191,6 +194,26 @@ class _Run:
                     raise
                 _log.warning("%s; it is tried again", error.message)
                 self._stopping.wait(0.1 * 2**failures)
+            except SpillwayError as error:
+                if not self._set_aside(error):
+                    raise
+
+    def _set_aside(self, error: SpillwayError) -> bool:
+        """Go on without the table whose trouble *error* is, if that is wished; say whether it is
+        so.
+        """
+        session = self._session
+        if self._sync is None or session.connection.broken:
+            return False
+        if not self._sync.set_aside(session.connection, error, session.position):
+            return False
+        _log.warning("%s", error.message)
+        # What is known of its table is what is to be mended.
+        self._writers.forget_tables()
+        self._status.failed_once()
+        self._status.schema_change(None)
+        self._status.copied(self._sync)
+        return True
 
     def _skip_to(self, lsn: Lsn) -> bool:
         # As the stream will have them.

@@ -221,7 +221,7 @@ class Writers:
     def look(self) -> None:
         """Do what is done between transactions, with none open."""
         if self.sync is not None:
-            if not self.sync.states.are_all_ready:
+            if not self.sync.states.are_steady:
                 self.drain()
             self.sync.at_boundary(self._session.position, self._session.recorded)
         self._in_progress.look()
@@ -234,6 +234,11 @@ class Writers:
                 self._exact.forget_tables()
             if self._lanes is not None:
                 self._lanes.look_at_foreign_keys()
+
+    def forget_tables(self) -> None:
+        """Look at the target's tables anew when they are written next."""
+        self._tables.forget()
+        self._exact.forget_tables()
 
     def explain(self) -> None:
         """Tell why tables are not written in groups."""
@@ -287,7 +292,9 @@ class Writers:
         if self.sync is None:
             return True
         states = self.sync.states
-        return frozenset(states.all()) if states.are_all_ready else None
+        if not states.are_steady:
+            return None
+        return frozenset(key for key, table in states.all().items() if table.is_synchronized)
 
     # -- a group's way ------------------------------------------------------------------------
 
@@ -355,7 +362,7 @@ class Writers:
             and not group.last.is_continued
             and group.last.commit_lsn != self._exact_lsn
             and not any(one.truncates for one in touched)
-            and (self.sync is None or self.sync.states.are_all_ready)
+            and (self.sync is None or self.sync.states.are_steady)
         )
 
     def _submit(self, touched: Sequence[Touched]) -> bool:

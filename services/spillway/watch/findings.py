@@ -457,7 +457,10 @@ def _of_table(subscription: SubscriptionInfo, table: TableState, link: str) -> I
             f"{table.table} of subscription {name} is in quarantine",
             table.reason or "It was set aside.",
             "Its changes are kept aside while the other tables go on. When what is said is "
-            "mended, `spillway lake resume` or a load brings it back.",
+            "mended, `spillway lake resume` or a load brings it back."
+            if subscription.target.get("kind") == "lake"
+            else "The other tables go on. When what is said is mended and the table is emptied on "
+            "the target, it is copied anew by itself.",
             link,
             code="table_quarantined",
             subject=f"{name}/{table.table}",

@@ -6,137 +6,42 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.postgresql_subscription import wait_until
 from harness.remedies import command, remedy, statements
 from harness.serve_process import ServeProcess
+from harness.subscribed_pair import SubscribedPair, subscribed_pair
 from harness.tiers import deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.cluster import Cluster, Database
+    from harness.cluster import Cluster
     from harness.service import Service
-
-_DEFINITIONS = """
-SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
-       a.attgenerated::text, pg_get_expr(d.adbin, d.adrelid), co.collname,
-       pg_get_expr(c.relpartbound, c.oid)
-  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-  LEFT JOIN pg_collation co ON co.oid = a.attcollation
- WHERE c.relkind IN ('r', 'p') AND c.relnamespace = 'public'::regnamespace AND a.attnum > 0
-   AND NOT a.attisdropped AND c.relname <> 'unwanted'
- ORDER BY 1, 2
-"""
-
-
-class _Pair:
-    """A source, a target, and a subscription between them."""
-
-    def __init__(self, source: Database, target: Database, service: Service, name: str) -> None:
-        self.source, self.target, self.service, self.name = source, target, service, name
-        self._marker = 0
-
-    def both(self, sql: str) -> None:
-        self.source.execute(sql)
-        self.target.execute(sql)
-
-    def create(
-        self, published: str = "ALL TABLES", tables: tuple[str, ...] = (), **wished: Any
-    ) -> None:
-        """Subscribe to what is *published*, or to *tables* by name."""
-        self.both("CREATE TABLE marker (n int PRIMARY KEY)")
-        chosen: dict[str, Any] = {"tables": [*tables, "public.marker"]}
-        if not tables:
-            self.source.execute(f"CREATE PUBLICATION p FOR {published}")
-            chosen = {"publications": ["p"]}
-        target = {"kind": "postgres", "dsn": self.target.dsn, **wished}
-        body = {
-            "name": self.name, "source": self.name, "database": self.source.name,
-            "target": target, **chosen,
-        }  # fmt: skip
-        self.service.call("POST", "/subscriptions", json=body)
-        wait_until("it streams", lambda: self.view()["state"] == "streaming", self.told)
-
-    def view(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self.service.call("GET", f"/subscriptions/{self.name}")
-        return answer
-
-    def told(self) -> str:
-        lines = self.service.call("GET", f"/subscriptions/{self.name}/log")["lines"]
-        return "\n".join([str(self.view()), *lines[-40:]])
-
-    def catch_up(self) -> None:
-        self._marker += 1
-        self.source.execute(f"INSERT INTO marker VALUES ({self._marker})")
-        wait_until(
-            "it caught up",
-            lambda: self.target.value(f"SELECT count(*) FROM marker WHERE n = {self._marker}"),
-            self.told,
-        )
-
-    def transaction(self, *sql: str) -> None:
-        with self.source.connect() as connection, connection.transaction():
-            for statement in sql:
-                connection.execute(statement)
-
-    def check_equal(self, *tables: str) -> None:
-        assert self.target.query(_DEFINITIONS) == self.source.query(_DEFINITIONS)
-        for table in tables:
-            rows = f"SELECT to_jsonb(t)::text FROM {table} t ORDER BY 1"
-            assert self.target.query(rows) == self.source.query(rows), table
-
-    def skip(self, lsn: str, view: dict[str, Any], **wished: Any) -> None:
-        """Skip to *lsn*, with the target of *view* as it is *wished* from now on."""
-        if wished:
-            target = {**view["target"], **wished}
-            self.service.call("PATCH", f"/subscriptions/{self.name}", json={"target": target})
-        self.service.call("POST", f"/subscriptions/{self.name}/skip", json={"lsn": lsn})
-        self.service.call("POST", f"/subscriptions/{self.name}/enable")
-
-    def paused(self) -> dict[str, Any]:
-        wait_until("it pauses", lambda: not self.view()["enabled"], self.told)
-        return self.view()
-
-
-@contextmanager
-def _pair_on(cluster: Cluster, service: Service) -> Iterator[_Pair]:
-    name = f"ddl_{secrets.token_hex(3)}"
-    source = cluster.create_database(f"{name}_from")
-    target = cluster.create_database(f"{name}_to")
-    service.create_source(source.dsn, name=name)
-    there = _Pair(source, target, service, name)
-    yield there
-    service.call("DELETE", f"/subscriptions/{name}")
-    service.call("DELETE", f"/sources/{name}")
-    for database in (source, target):
-        cluster.drop_database(database.name)
 
 
 @pytest.fixture
-def pair(checklist_cluster: Cluster, apply_service: ServeProcess) -> Iterator[_Pair]:
-    with _pair_on(checklist_cluster, apply_service.service()) as there:
+def pair(checklist_cluster: Cluster, apply_service: ServeProcess) -> Iterator[SubscribedPair]:
+    with subscribed_pair(checklist_cluster, apply_service.service()) as there:
         yield there
 
 
 @pytest.fixture
 def pair18(
     session_cluster: Callable[[int], Cluster], apply_service: ServeProcess
-) -> Iterator[_Pair]:
-    with _pair_on(session_cluster(18), apply_service.service()) as there:
+) -> Iterator[SubscribedPair]:
+    with subscribed_pair(session_cluster(18), apply_service.service()) as there:
         yield there
 
 
-def test_what_is_safe_is_done_on_the_target(pair: _Pair) -> None:
+def test_what_is_safe_is_done_on_the_target(pair: SubscribedPair) -> None:
     pair.both(
         "CREATE TABLE t (id int PRIMARY KEY, v varchar(10), n numeric(6,2), f real, x int);"
         "CREATE TABLE r (id int PRIMARY KEY, y int) PARTITION BY RANGE (id);"
@@ -193,7 +98,7 @@ def test_what_is_safe_is_done_on_the_target(pair: _Pair) -> None:
     assert pair.target.value("SELECT count(*) FROM u WHERE id = 60") == 0
 
 
-def test_under_other_names_on_the_target(pair: _Pair) -> None:
+def test_under_other_names_on_the_target(pair: SubscribedPair) -> None:
     """What happens to a table happens to the one that its rows go to."""
     pair.source.execute(
         "CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v varchar(3));"
@@ -230,7 +135,7 @@ def test_under_other_names_on_the_target(pair: _Pair) -> None:
 
 
 @pytest.mark.long
-def test_names_and_values_that_need_quotes(pair: _Pair) -> None:
+def test_names_and_values_that_need_quotes(pair: SubscribedPair) -> None:
     pair.both(
         """CREATE TABLE "We""ird %s ü" (id int PRIMARY KEY, "a b" varchar(3), "%" int);
         CREATE TABLE "P'art" (id int, "k""ey" text, PRIMARY KEY (id, "k""ey"))
@@ -264,7 +169,7 @@ def test_names_and_values_that_need_quotes(pair: _Pair) -> None:
 
 
 @pytest.mark.long
-def test_a_schema_that_is_renamed(pair: _Pair) -> None:
+def test_a_schema_that_is_renamed(pair: SubscribedPair) -> None:
     """Its tables go into a schema of that name, which is made."""
     pair.both("CREATE SCHEMA one; CREATE TABLE one.t (id int PRIMARY KEY)")
     pair.source.execute("CREATE TABLE one.source_only (id int PRIMARY KEY)")
@@ -281,7 +186,7 @@ def test_a_schema_that_is_renamed(pair: _Pair) -> None:
 
 
 @pytest.mark.parametrize("by", ["publication", deep("name")])
-def test_what_is_not_the_subscriptions_is_passed_over(pair: _Pair, by: str) -> None:
+def test_what_is_not_the_subscriptions_is_passed_over(pair: SubscribedPair, by: str) -> None:
     """Even what it would pause at, and what it could do on the target."""
     pair.both("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int, v int)")
     if by == "publication":
@@ -322,7 +227,7 @@ CREATE INDEX held ON {} (public.hold(id))
 
 
 @contextmanager
-def _copy_held(pair: _Pair, table: str) -> Iterator[None]:
+def _copy_held(pair: SubscribedPair, table: str) -> Iterator[None]:
     """Keep a table's copy from ending while the block runs, when its rows are there."""
     pair.target.execute(_HOLD.format(table))
     with pair.target.connect() as session:
@@ -330,13 +235,13 @@ def _copy_held(pair: _Pair, table: str) -> Iterator[None]:
         yield
 
 
-def _wait_copied(pair: _Pair, table: str) -> None:
+def _wait_copied(pair: SubscribedPair, table: str) -> None:
     query = f"SELECT FROM {table}"
     wait_until("its rows are copied", lambda: bool(pair.target.query(query)), pair.told)
 
 
 @contextmanager
-def _copied_later(pair: _Pair, wished: str) -> Iterator[None]:
+def _copied_later(pair: SubscribedPair, wished: str) -> Iterator[None]:
     """Subscribe, and have a table copied beside the stream, as long as the block runs."""
     pair.create(on_schema_change=wished, defer_indexes=True)
     table = "CREATE TABLE t (id int PRIMARY KEY, v varchar(3), x int)"
@@ -362,7 +267,7 @@ def test_of_a_table_that_lacks_what_came_since_its_copy(
     """It is done between that table's rows, by who has them; or before it is copied anew. The
     stream does not wait for it.
     """
-    with _pair_on(session_cluster(18), short_snapshots) as pair:
+    with subscribed_pair(session_cluster(18), short_snapshots) as pair:
         with _copied_later(pair, "apply"):
             pair.transaction("UPDATE t SET x = 5", *_MEANWHILE)
             pair.source.execute("ALTER TABLE t RENAME TO u; UPDATE u SET w = 9 WHERE id = 2")
@@ -398,7 +303,7 @@ def test_of_a_partitioned_table_with_a_partition_that_lacks_what_came_since_its_
     session_cluster: Callable[[int], Cluster], short_snapshots: Service, is_killed: bool
 ) -> None:
     """All partitions have it together, so it waits until that one has the rows from before it."""
-    with _pair_on(session_cluster(18), short_snapshots) as pair:
+    with subscribed_pair(session_cluster(18), short_snapshots) as pair:
         pair.both(
             "CREATE TABLE r (id int PRIMARY KEY, v varchar(3), x int) PARTITION BY RANGE (id);"
             "CREATE TABLE r0 PARTITION OF r FOR VALUES FROM (0) TO (10)"
@@ -447,7 +352,7 @@ def test_a_pause_of_a_table_that_lacks_what_came_since_its_copy(
     session_cluster: Callable[[int], Cluster], short_snapshots: Service
 ) -> None:
     """It stops in front of the DDL by itself, and goes on by itself."""
-    with _pair_on(session_cluster(18), short_snapshots) as pair:
+    with subscribed_pair(session_cluster(18), short_snapshots) as pair:
         with _copied_later(pair, "pause"):
             for statement in _MEANWHILE:
                 pair.source.execute(statement)
@@ -476,7 +381,7 @@ def test_a_pause_of_a_table_that_lacks_what_came_since_its_copy(
 
 
 @pytest.mark.long
-def test_a_table_that_a_refresh_adds_is_copied_beside_the_others(pair18: _Pair) -> None:
+def test_a_table_that_a_refresh_adds_is_copied_beside_the_others(pair18: SubscribedPair) -> None:
     """The program is started again for it; the stream does not wait for the copy."""
     pair, states = pair18, "SELECT state FROM spillway.tables WHERE table_name = 't'"
     pair.both("CREATE TABLE t (id int PRIMARY KEY)")
@@ -504,7 +409,7 @@ def extensions() -> Iterator[Path]:
         yield path
 
 
-def test_what_the_script_of_an_extension_does(pair18: _Pair, extensions: Path) -> None:
+def test_what_the_script_of_an_extension_does(pair18: SubscribedPair, extensions: Path) -> None:
     """An extension's tables are tables, and its update is DDL as any other's. 18, which is told
     where extensions are.
     """
@@ -541,7 +446,7 @@ def test_what_the_script_of_an_extension_does(pair18: _Pair, extensions: Path) -
 
 
 @pytest.mark.follows_hint("target_schema_change")
-def test_a_pause_goes_on_when_its_hint_was_followed(pair: _Pair) -> None:
+def test_a_pause_goes_on_when_its_hint_was_followed(pair: SubscribedPair) -> None:
     pair.both("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE untouched (id int)")
     pair.create(on_schema_change="pause")
     pair.source.execute("INSERT INTO t VALUES (1, 'before')")
@@ -576,7 +481,7 @@ def test_a_pause_goes_on_when_its_hint_was_followed(pair: _Pair) -> None:
 
 
 @pytest.mark.long
-def test_a_table_that_was_renamed_while_nobody_applied(pair: _Pair) -> None:
+def test_a_table_that_was_renamed_while_nobody_applied(pair: SubscribedPair) -> None:
     """The publication is looked up before the stream has come to the new name: it is the same
     table, and not copied again.
     """
@@ -603,7 +508,9 @@ def test_a_table_that_was_renamed_while_nobody_applied(pair: _Pair) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("wished", ["pause", "apply"])
-def test_a_rename_in_a_transaction_that_is_skipped_and_gone(pair: _Pair, wished: str) -> None:
+def test_a_rename_in_a_transaction_that_is_skipped_and_gone(
+    pair: SubscribedPair, wished: str
+) -> None:
     """The service has nothing of it any more. The table is known again by its OID with the next of
     its rows: none is taken for a stranger's and passed over. It gets its name then, or that is a
     pause, whose remedy mends it.
@@ -628,12 +535,12 @@ def test_a_rename_in_a_transaction_that_is_skipped_and_gone(pair: _Pair, wished:
     assert ("u", "r") in pair.target.query("SELECT table_name, state FROM spillway.tables")
 
 
-def _goes_on(pair: _Pair) -> bool:
+def _goes_on(pair: SubscribedPair) -> bool:
     return not pair.view()["enabled"] or bool(pair.target.query("SELECT FROM t WHERE id = 4"))
 
 
 @pytest.mark.parametrize("wished", ["apply", deep("pause")])
-def test_ddl_between_the_rows_of_what_is_skipped(pair: _Pair, wished: str) -> None:
+def test_ddl_between_the_rows_of_what_is_skipped(pair: SubscribedPair, wished: str) -> None:
     """The rows are given up, TRUNCATE with them, as PostgreSQL's SKIP does; the shape is not. A
     column with a default, one that is renamed, and one that is made again by its name would
     otherwise have other values than the source's, unseen.
@@ -670,7 +577,7 @@ def test_ddl_between_the_rows_of_what_is_skipped(pair: _Pair, wished: str) -> No
             pair.target.execute(statement)
         pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
     pair.catch_up()
-    assert pair.target.query(_DEFINITIONS) == pair.source.query(_DEFINITIONS)
+    pair.check_equal()
     assert pair.target.query("SELECT id, x, c, w FROM t ORDER BY 1") == [
         (1, "before", 7, 5),
         (2, "in the way", 7, 5),
@@ -681,7 +588,7 @@ def test_ddl_between_the_rows_of_what_is_skipped(pair: _Pair, wished: str) -> No
 
 
 @pytest.mark.long
-def test_ddl_of_what_is_skipped_that_is_not_done(pair: _Pair) -> None:
+def test_ddl_of_what_is_skipped_that_is_not_done(pair: SubscribedPair) -> None:
     """It is the pause that it would have been, as often as the program begins, until the target is
     as the source; with `ignore` it is passed over.
     """

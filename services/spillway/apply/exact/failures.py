@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spillway.apply.changes import UNCHANGED
 from spillway.apply.conflicts.kinds import ALLOWED, Resolution
+from spillway.apply.target.failures import from_postgres
 from spillway.errors import ApplyConflict, TargetRefused, TargetRowRefused
 from spillway.pg.lsn import Lsn
 from spillway.receiver.connect_errors import quote_identifier
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from spillway.apply.changes import Change, TransactionHead
     from spillway.apply.conflicts.conflict import Conflict
     from spillway.apply.tables.matched import MatchedTable
+    from spillway.errors import SpillwayError
 
 
 def conflict_error(
@@ -84,6 +86,28 @@ def row_refused(
         xid=head.xid,
         sqlstate=error.sqlstate or "",
     )
+
+
+def table_refused(
+    error: psycopg.Error, table: MatchedTable, head: TransactionHead, dsn: str
+) -> SpillwayError:
+    """What a change of *table* failed with that is no row's: a right, a trigger's function.
+
+    Args:
+        error: the target's.
+        table: that the change is of.
+        head: of its transaction.
+        dsn: of the target.
+    """
+    name = f"{table.schema}.{table.name}"
+    failed = from_postgres(
+        error,
+        f"a change of {name} can't be applied, in transaction {head.xid}, which commits at "
+        f"{Lsn(head.commit_lsn)} on the source",
+        dsn,
+    )
+    failed.details["relation"] = name
+    return failed
 
 
 def truncate_refused(
@@ -190,7 +214,10 @@ def skip_command(subscription: str, head: TransactionHead) -> str:
 
 
 def _remedies(subscription: str, head: TransactionHead, *, may_skip: bool = True) -> str:
-    aside = f"Or {_setting_aside(subscription)}"
+    aside = (
+        f"Or {_setting_aside(subscription)} Or have the other tables go on: spillway subscription "
+        f"alter {subscription} --target-option table_errors=set_aside."
+    )
     return f"{aside} Or {_passing_over(subscription, head)}" if may_skip else aside
 
 

@@ -40,11 +40,12 @@ import psycopg
 from spillway.apply.changes import UNCHANGED, Change
 from spillway.apply.conflicts.conflict import Conflict, LocalRow, Row, time_of
 from spillway.apply.conflicts.kinds import ConflictKind, Resolution
-from spillway.apply.exact.failures import conflict_error, row_refused
+from spillway.apply.exact.failures import conflict_error, row_refused, table_refused
 from spillway.apply.exact.own_tables import write_dead_letter
 from spillway.apply.exact.raw import raw
 from spillway.apply.exact.rows import FoundRow, TableRows, names_of
-from spillway.errors import UnsupportedFeature
+from spillway.apply.target.failures import may_be_of_a_table
+from spillway.errors import SpillwayError, UnsupportedFeature
 from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
@@ -171,17 +172,26 @@ class OneByOne:
                 if state == _UNIQUE_VIOLATION and again:
                     continue
                 if isinstance(error, psycopg.errors.RaiseException):
-                    raise
+                    raise self._refused(error, rows, head) from error
                 if not self.has_dead_letters:
                     raise row_refused(
                         error, rows.statements.table, change, number, head, self.subscription,
                         may_skip=self.may_skip,
                     ) from error  # fmt: skip
                 self._dead_letter(one, state, str(error.diag.message_primary or error))
+            except psycopg.Error as error:
+                if not may_be_of_a_table(error):
+                    raise
+                raise self._refused(error, rows, head) from error
             else:
                 self.met += one.met
             break
         raw(self.connection, b"RELEASE SAVEPOINT spillway_row")
+
+    def _refused(
+        self, error: psycopg.Error, rows: TableRows, head: TransactionHead
+    ) -> SpillwayError:
+        return table_refused(error, rows.statements.table, head, self.connection.info.dsn)
 
     def _may_pass_later(self, error: psycopg.Error) -> bool:
         """Say whether it may be a constraint, or a trigger in the way of one, that can wait."""

@@ -45,7 +45,7 @@ from spillway.apply.exact.rows import TableRows
 from spillway.apply.exact.statements import TableStatements
 from spillway.apply.exact.two_phase import PreparedTransactions
 from spillway.apply.schema.changes import PREFIX as DDL_PREFIX
-from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.failures import from_postgres, may_be_of_a_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -525,6 +525,11 @@ class ExactWriter:
             if all(one.rows is not None for one in statements):
                 raise
             # A TRUNCATE, by itself, says what is in its way.
+            return False
+        except psycopg.Error as error:
+            if not may_be_of_a_table(error):
+                raise
+            # One by one it is known whose it is.
             return False
 
     def _truncate_alone(self, truncate: _Statement, change: Change, head: TransactionHead) -> None:

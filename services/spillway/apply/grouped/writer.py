@@ -50,7 +50,7 @@ _PREPARED_MAX: Final = 2000
 _ATTEMPTS: Final = 3
 #: SQLSTATEs, or classes of them, that are no matter of rows: connections, resources, operators,
 #: the system, rights, a server that takes no writes.
-_NOT_OF_ROWS: Final = ("08", "53", "57", "58", "XX", "42501", "25006")
+_NOT_OF_ROWS: Final = ("08", "53", "57", "58", "XX", "25006")
 #: … and that may not come again.
 _PASSING: Final = frozenset({"40001", "40P01", "55P03"})
 _SAVEPOINT: Final = "spillway_group"

@@ -127,7 +127,10 @@ class DeferredDdl:
                 is_behind = lsn is not None and int(Lsn.parse(lsn)) <= commit_lsn
             else:
                 # What waits is looked up again: it may have been done before the lock was ours.
-                is_behind = state == "i" and bool(self.waiting(connection, key))
+                is_behind = state == "i" and (
+                    # It is set aside: what its rows lack, they lack for good.
+                    lsn is not None or bool(self.waiting(connection, key))
+                )
             if is_behind:
                 values = [oid, str(Lsn(commit_lsn)), xid, json.dumps(event).encode()]
                 own = [self._subscription, *key]

@@ -27,7 +27,7 @@ from spillway.apply.sync import indexes
 from spillway.apply.sync.copiers import Copiers, TableCopy
 from spillway.apply.sync.plan import plan
 from spillway.apply.sync.published import PublishedTable, describe, list_tables
-from spillway.apply.sync.states import SyncState
+from spillway.apply.sync.states import SyncState, TableState
 from spillway.apply.tables.matching import match_all
 from spillway.apply.target.connection import encoded
 from spillway.errors import SourceError, SpillwayError, TargetTableMissing
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spillway.apply.sync.retries import Retries
     from spillway.apply.sync.settings import SyncSettings
     from spillway.apply.sync.sides import Sides
-    from spillway.apply.sync.states import TableName, TableState, TableStates
+    from spillway.apply.sync.states import TableName, TableStates
     from spillway.apply.tables.matched import MatchedTable
     from spillway.consumer.snapshots import SourceSnapshot
 
@@ -95,8 +95,31 @@ class FirstCopy:
             table
             for table in self._states.all().values()
             if table.state in (SyncState.INIT, SyncState.DATA_SYNC)
+            and not table.is_set_aside
             and self._retries.may_try(table.key)
         ]
+
+    def take_back(self) -> None:
+        """Have tables copied again that were set aside and are empty on the target by now, or gone
+        there.
+
+        Raises:
+            SpillwayError: the target can't be reached.
+        """
+        aside = [table for table in self._states.all().values() if table.is_set_aside]
+        if not aside:
+            return
+        renamed = self._settings.rename
+        with self._sides.target_session() as target:
+            for table in aside:
+                if has_rows(target, *renamed(*table.key)):
+                    continue
+                empty = TableState(*table.key)
+                with target.transaction():
+                    self._states.store(target, empty)
+                self._states.changed(empty)
+                self._retries.went_well(table.key)
+                self._tell(f"{table.name} was set aside, is empty now, and is copied")
 
     def give_up(self, before: int) -> None:
         """Make tables init again that were copied as of before *before* and have yet to catch up.

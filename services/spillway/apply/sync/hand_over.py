@@ -102,7 +102,7 @@ class HandOver:
         """Hand over what is ready for it. Cheap when nothing is. See
         :meth:`~spillway.apply.sync.table_sync.TableSync.at_boundary`.
         """
-        if self._states.are_all_ready:
+        if self._states.are_steady:
             return
         tables = self._states.all().values()
         whole = [t for t in tables if t.state == SyncState.FINISHED_COPY and t.lsn >= position]

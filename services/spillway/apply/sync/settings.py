@@ -42,3 +42,5 @@ class SyncSettings:
     rename: Rename = same_name
     #: which of the published tables are the subscription's
     selected: Callable[[str, str], bool] = _all
+    #: a table that the stream can't write leaves the others alone
+    sets_aside: bool = False

@@ -12,6 +12,10 @@
 table, and nothing else. So a transaction belongs to the stream when its *commit_lsn* (``final_lsn``
 of pgoutput's Begin) is not before it.
 
+A table in ``i`` that has an ``lsn`` is *set aside*: the stream wrote it up to there, and met what
+it could not write. It keeps its rows, and DDL that comes for it waits, until somebody has emptied
+it on the target; then it is like any other that has nothing yet.
+
 A row is changed in the target's transaction that it is about, so that state and rows can't differ,
 whichever process or server dies. What is in memory here follows the commit, never leads it.
 
@@ -174,6 +178,11 @@ class TableState:
         return f"{self.schema}.{self.table}"
 
     @property
+    def is_set_aside(self) -> bool:
+        """Whether it keeps what it has until somebody empties it."""
+        return self.state == SyncState.INIT and self.lsn > 0
+
+    @property
     def is_synchronized(self) -> bool:
         """Whether the stream writes the table."""
         return self.state in (SyncState.SYNC_DONE, SyncState.READY)
@@ -249,6 +258,15 @@ class TableStates:
         """Whether :meth:`should_apply` is true for every table, whatever the LSN."""
         return all(table.state == SyncState.READY for table in self._tables.values())
 
+    @property
+    def are_steady(self) -> bool:
+        """Whether what :meth:`should_apply` says of a table is the same for every LSN: each is
+        ready, or set aside.
+        """
+        return all(
+            table.state == SyncState.READY or table.is_set_aside for table in self._tables.values()
+        )
+
     def hold_lsn(self) -> int | None:
         """Return the LSN beyond which the slot may not be confirmed: a table that was copied as of
         it has yet to catch up. None when there is none.
@@ -282,6 +300,16 @@ class TableStates:
     def all(self) -> Mapping[TableName, TableState]:
         """Return them as they are now; the mapping does not change."""
         return self._tables
+
+    def set_aside(self, connection: Connection, key: TableName, lsn: int, why: str) -> None:
+        """Have the stream write a table no more, which has what commits before *lsn*. In a
+        transaction of its own, which is durable when this returns.
+        """
+        table = TableState(*key, lsn=lsn, error=why)
+        with connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = on")
+            self.store(connection, table)
+        self.changed(table)
 
     # --- for who follows DDL -------------------------------------------------------------------
 

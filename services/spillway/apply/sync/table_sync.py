@@ -31,10 +31,12 @@ from spillway.apply.sync.hand_over import HandOver
 from spillway.apply.sync.held_snapshot import HeldSnapshot
 from spillway.apply.sync.published import list_tables
 from spillway.apply.sync.retries import FIRST_S, MOST_S, Retries
+from spillway.apply.sync.setting_aside import table_of, why_aside
 from spillway.apply.sync.sides import Sides
 from spillway.apply.sync.states import SyncState, TableName, TableState, TableStates
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import SourceError, SpillwayError
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +53,8 @@ _log = logging.getLogger(__name__)
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _POLL_S: Final = 0.2
+#: how often it is looked whether tables that were set aside are empty
+_ASIDE_LOOK_S: Final = 2.0
 #: of the first copy, when connections break
 _ATTEMPTS: Final = 6
 
@@ -95,6 +99,7 @@ class TableSync:
         self._refreshing = threading.Event()
         self._position = 0
         self._sequences_at = 0.0
+        self._aside_look_at = 0.0
         #: how sequences stood when they were last set; None: never yet
         self.sequences: sequences.SequenceSync | None = None
         self._thread: threading.Thread | None = None
@@ -243,6 +248,30 @@ class TableSync:
         self._position = position
         self._hand_over.at_boundary(position, position if recorded is None else recorded)
 
+    def set_aside(self, connection: Connection, error: SpillwayError, position: int) -> bool:
+        """Have the stream write a table no more, whose trouble *error* is; return False if it is no
+        single table's, or not one that the stream writes. It is copied anew once it is empty on the
+        target. Durable when this returns.
+
+        Args:
+            connection: the worker's, with no transaction open.
+            error: what applying failed with, and nothing of it is left.
+            position: everything before it is applied.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        if not self._settings.sets_aside:
+            return False
+        renamed = self._settings.rename
+        written = [key for key, one in self.states.all().items() if one.is_synchronized]
+        key = table_of(error, written, renamed)
+        if key is None:
+            return False
+        self.states.set_aside(connection, key, position, why_aside(error, renamed(*key)))
+        self._tell(f"{'.'.join(key)} is set aside at {Lsn(position)}: {error.message}")
+        return True
+
     def refresh(self) -> None:
         """Look soon which tables are published: new ones are copied, others forgotten. As ALTER
         SUBSCRIPTION … REFRESH PUBLICATION.
@@ -357,6 +386,9 @@ class TableSync:
                     self._refresh()
                 elif self._sequences_at and time.monotonic() >= self._sequences_at:
                     self.synchronize_sequences()
+                if time.monotonic() >= self._aside_look_at:
+                    self._copy.take_back()
+                    self._aside_look_at = time.monotonic() + _ASIDE_LOOK_S
                 if self._copy.due():
                     self._copy.attempt(self._position)
                 self._hand_over.approach(self._position)

@@ -69,9 +69,18 @@ _KINDS: Final[dict[str, tuple[type[TargetError], str]]] = {
     "40P01": (TargetSerialization, "It is tried again."),
     "55P03": (TargetSerialization, "It is tried again."),
 }
+#: Classes, or whole codes.
+_OF_A_TABLE: Final = ("09", "0A", "21", "22", "23", "27", "38", "39", "42", "44", "55000", "P0")
 _EXHAUSTED: Final = re.compile(
     r"too many clients|remaining connection slots|too many connections for"
 )
+
+
+def may_be_of_a_table(error: psycopg.Error) -> bool:
+    """Say whether what the target refused may be a matter of the table that a statement was of: its
+    rows, its definition, its privileges, what its triggers do.
+    """
+    return error.sqlstate is not None and error.sqlstate.startswith(_OF_A_TABLE)
 
 
 def from_postgres(error: psycopg.Error, what: str, dsn: str = "") -> SpillwayError:
