@@ -39,7 +39,12 @@ class SubscribedPair:
         self.target.execute(sql)
 
     def create(
-        self, published: str = "ALL TABLES", tables: tuple[str, ...] = (), **wished: Any
+        self,
+        published: str = "ALL TABLES",
+        tables: tuple[str, ...] = (),
+        *,
+        two_phase: bool = False,
+        **wished: Any,
     ) -> None:
         """Subscribe to what is *published*, or to *tables* by name."""
         self.both("CREATE TABLE marker (n int PRIMARY KEY)")
@@ -50,7 +55,7 @@ class SubscribedPair:
         target = {"kind": "postgres", "dsn": self.target.dsn, **wished}
         body = {
             "name": self.name, "source": self.name, "database": self.source.name,
-            "target": target, **chosen,
+            "target": target, "two_phase": two_phase, **chosen,
         }  # fmt: skip
         self.service.call("POST", "/subscriptions", json=body)
         wait_until("it streams", lambda: self.view()["state"] == "streaming", self.told)

@@ -54,10 +54,13 @@ LONG_ALONE: Final = {
         "integration/lake/test_resync.py::test_a_wish_is_taken_back",
     },
     "ten seconds to half a minute each; the first tier has the other tests of their files": {
+        "integration/apply/test_prepared_beside_copies.py::test_prepared_before_and_rolled_back",
+        "integration/apply/test_prepared_beside_copies.py::test_prepared_meanwhile",
         "integration/apply/test_setting_aside.py::test_ddl_meanwhile",
         "integration/apply/test_setting_aside.py::test_ddl_that_is_a_pause",
         "integration/apply/test_setting_aside.py::test_killed_as_it_is_set_aside",
         "integration/apply/test_setting_aside.py::test_other_troubles",
+        "integration/apply/test_setting_aside.py::test_what_is_prepared",
         "integration/apply/test_setting_aside.py::test_without_it_the_subscription_waits",
         "browser/test_check_the_lake.py::test_a_path_that_can_not_be_written",
         "browser/test_check_the_lake.py::test_a_path_that_is_relative",

@@ -74,6 +74,7 @@ def table_sync_of(
             origin=plan.origin if session.uses_origin else "",
             rename=options.rename.target_of,
             selected=settings.selection.has,
+            prepared=f"{plan.origin}_" if settings.two_phase else "",
             sets_aside=settings.copy_data and options.table_errors == "set_aside",
         ),
         settings.source_dsn,
@@ -83,7 +84,10 @@ def table_sync_of(
             settings.grpc,
             settings.slot,
             settings.selection.plugin_options(
-                two_phase=False, only_local=settings.only_local, ddl=following is not None
+                two_phase=False,
+                only_local=settings.only_local,
+                ddl=following is not None,
+                whole_prepared=True,
             ),
             plan,
             conflicts,

@@ -38,9 +38,16 @@ class Selection:
         return self.has(relation.schema, relation.name)
 
     def plugin_options(
-        self, *, two_phase: bool, only_local: bool, streaming: bool = False, ddl: bool = False
+        self,
+        *,
+        two_phase: bool,
+        only_local: bool,
+        streaming: bool = False,
+        ddl: bool = False,
+        whole_prepared: bool = False,
     ) -> dict[str, str]:
-        """Return pgoutput's options.
+        """Return pgoutput's options; with *whole_prepared* prepared transactions come when they
+        commit, though the slot tells its stream of them before.
 
         Protocol 1 has all that is needed for transactions that have ended; 2 brings those in
         progress, 3 prepared ones, from PostgreSQL 15 on.
@@ -58,6 +65,8 @@ class Selection:
             options["spillway.origin"] = "none"
         if ddl:
             options["spillway.ddl"] = "on"
+        if whole_prepared:
+            options["spillway.whole_prepared"] = "on"
         return options
 
 

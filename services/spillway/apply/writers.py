@@ -26,6 +26,7 @@ from spillway._kernels.apply.change_group import ChangeGroup
 from spillway.apply.assembly import dead_rows_of, schema_changes_of, table_sync_of
 from spillway.apply.conflicts.log import ConflictFile
 from spillway.apply.conflicts.rules import ConflictRules
+from spillway.apply.exact.two_phase import NotPrepared
 from spillway.apply.exact.writer import ExactOptions, ExactWriter
 from spillway.apply.grouped.writer import GroupedWriter
 from spillway.apply.in_progress.beside import LOCK_WAIT_MS, BesidePlan
@@ -110,6 +111,7 @@ class Writers:
             self._is_wanted,
             self._schema_changes,
             self._dead_rows,
+            self._may_prepare,
         )
         self._grouped = GroupedWriter(session, self._tables, should_apply)
         self._in_progress = InProgress(
@@ -283,6 +285,12 @@ class Writers:
         assert self.sync is not None
         return self.sync.states.should_apply(relation.schema, relation.name, commit_lsn)
 
+    def _may_prepare(self) -> bool:
+        """Say whether what is prepared on the source has all of its rows here: each table is the
+        stream's.
+        """
+        return self.sync is None or self.sync.states.are_all_ready
+
     def _tables_as_of(self) -> object | None:
         """What tells the subscription's tables from those before and after; None while one is being
         copied, or transactions may come that are there already.
@@ -292,7 +300,7 @@ class Writers:
         if self.sync is None:
             return True
         states = self.sync.states
-        if not states.are_steady:
+        if not states.are_steady or (self._settings.two_phase and not self._may_prepare()):
             return None
         return frozenset(key for key, table in states.all().items() if table.is_synchronized)
 
@@ -313,7 +321,15 @@ class Writers:
         if not self._write_grouped(has_ddl=has_ddl):
             if self.must_reopen:
                 return
-            self._exact.write(group)
+            try:
+                self._exact.write(group)
+            except NotPrepared as passed_by:
+                self._write_left(passed_by.head)
+                if not self.must_reopen:
+                    self._exact.forget_passed(passed_by.head)
+                # What came behind it in the group comes again.
+                self.must_reopen = True
+                return
         self._tell(touched)
         group.clear()
 
@@ -428,7 +444,9 @@ class Writers:
             self._session.bound_lock_waits(LOCK_WAIT_MS if self._has_bounded_waits else 0)
 
     def _write_left(self, head: TransactionHead) -> None:
-        """Write a transaction that was left while it was in progress: the slot has it whole."""
+        """Write a transaction that was left while it was in progress, or passed by when it was
+        prepared: the slot has it whole.
+        """
         settings, streamed = self._settings, self._group
         self._group = ChangeGroup(settings.options.group_bytes)
         try:
@@ -437,7 +455,9 @@ class Writers:
                 settings.slot,
                 Lsn(head.commit_lsn),
                 settings.selection.plugin_options(
-                    two_phase=head.kind == "p", only_local=settings.only_local
+                    two_phase=head.kind == "p",
+                    only_local=settings.only_local,
+                    whole_prepared=head.kind == "K",
                 ),
                 upto_lsn=Lsn(head.commit_lsn + 1),
                 peek=True,

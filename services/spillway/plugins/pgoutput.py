@@ -77,8 +77,10 @@ class Pgoutput(OutputPlugin):
         self._version = context.server_version_num
         self.streaming = parsed.streaming is not StreamingMode.OFF
         # PostgreSQL 14's pgoutput knows nothing of prepared transactions.
-        self.two_phase = self._version >= Since.PGOUTPUT_TWO_PHASE and (
-            context.two_phase or parsed.two_phase
+        self.two_phase = (
+            self._version >= Since.PGOUTPUT_TWO_PHASE
+            and not parsed.whole_prepared
+            and (context.two_phase or parsed.two_phase)
         )
         self._publications = PublicationCache(
             parsed.publication_names, self._missing, all_tables=parsed.all_tables

@@ -3,12 +3,13 @@
 Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
 and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
-Four options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
+Five options are not PostgreSQL's: ``spillway.all_tables`` stands for publication_names, and
 publishes as a publication FOR ALL TABLES would that had always been there; ``spillway.ddl`` asks
 for events of DDL; ``spillway.origin`` is origin for every version, also those whose pgoutput has no
-such option; ``spillway.send_encoding`` is what PostgreSQL has the session for: what text within
-values in their send format is converted from and to, "EUC_JP/SJIS" for one. The port of
-PostgreSQL's protocol gives it, and converts everything else itself.
+such option; with ``spillway.whole_prepared`` prepared transactions come whole when they commit,
+from a slot with two_phase, too; ``spillway.send_encoding`` is what PostgreSQL has the session for:
+what text within values in their send format is converted from and to, "EUC_JP/SJIS" for one. The
+port of PostgreSQL's protocol gives it, and converts everything else itself.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -52,6 +53,7 @@ ORIGIN: Final = "spillway.origin"
 _OUR_OWN: Final = {
     ALL_TABLES: "all_tables",
     "spillway.ddl": "ddl",
+    "spillway.whole_prepared": "whole_prepared",
     SEND_ENCODING: "send_encoding",
 }
 
@@ -75,6 +77,8 @@ class PgoutputOptions:
     messages: bool = False
     streaming: StreamingMode = StreamingMode.OFF
     two_phase: bool = False
+    #: prepared transactions come when they commit, whatever the slot says
+    whole_prepared: bool = False
     #: leave out what came in through a replication origin
     only_local: bool = False
     #: every table, as a publication FOR ALL TABLES has them; without publication_names

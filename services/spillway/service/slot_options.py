@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 PREFIX: Final = "spillway."
 #: With the prefix, and a plugin's to read: pgoutput's.
 PLUGINS_OWN: Final = frozenset(
-    {"spillway.all_tables", "spillway.ddl", "spillway.origin", "spillway.send_encoding"}
+    {
+        "spillway.all_tables",
+        "spillway.ddl",
+        "spillway.origin",
+        "spillway.send_encoding",
+        "spillway.whole_prepared",
+    }
 )
 
 

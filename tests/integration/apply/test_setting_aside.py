@@ -199,6 +199,46 @@ def test_ddl_that_is_a_pause(pair: SubscribedPair) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "checklist_cluster", [15, 16, 17, 18], indirect=True, ids="pg{}".format
+)  # 14's pgoutput knows no two_phase.
+def test_what_is_prepared(pair: SubscribedPair) -> None:
+    """What was prepared before is finished as it was prepared; what is prepared meanwhile, and
+    committed when the table is back, has the table's rows.
+    """
+    pair.create(table_errors="set_aside", two_phase=True)
+    # What is prepared keeps others from altering the table.
+    pair.target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (n < 10)")
+    pair.source.execute("INSERT INTO u VALUES (2, 'streams')")
+    pair.catch_up()
+    _prepare(pair, "before", 3)
+    prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
+    wait_until("it is prepared there", lambda: pair.target.value(prepared) == 1, pair.told)
+    pair.source.execute("INSERT INTO t VALUES (4, 'four', 40)")
+    _aside(pair)
+    pair.source.execute("COMMIT PREPARED 'before'")
+    _goes_on(pair, 5)
+    assert pair.target.value(prepared) == 0
+    _prepare(pair, "meanwhile", 6)
+    pair.catch_up()
+    assert pair.target.value(prepared) == 0
+    pair.target.execute("ALTER TABLE t DROP CONSTRAINT small; TRUNCATE t")
+    _is_whole(pair)
+    pair.source.execute("COMMIT PREPARED 'meanwhile'")
+    _goes_on(pair, 7)
+    _is_whole(pair)
+    assert pair.target.query("SELECT gid FROM spillway.prepared WHERE gid LIKE 'passed%'") == []
+
+
+def _prepare(pair: SubscribedPair, name: str, key: int) -> None:
+    with pair.source.connect() as session:
+        session.execute(
+            f"BEGIN; INSERT INTO u VALUES ({key}, 'p'); INSERT INTO t VALUES ({key}, 'p', 3)"
+        )
+        session.execute(f"PREPARE TRANSACTION '{name}'")
+
+
+@pytest.mark.long
 def test_killed_as_it_is_set_aside(pair: SubscribedPair) -> None:
     """A table whose trouble is nobody's is no reason to stop, nor is a program that was killed."""
     pair.create(table_errors="set_aside", connections=4)

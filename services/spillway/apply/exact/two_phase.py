@@ -22,6 +22,11 @@ gone                     there                 it was committed: PREPARE and COM
 gone                     not there             never prepared here, or rolled back: PREPARE is done
 =======================  ====================  ==================================================
 
+While a table of the subscription's is not the stream's, nothing is prepared: the rows of that table
+would be missing when it is committed, and the table's copy, as of before that, has not got them.
+Then it is *passed by*: a row of ``spillway.prepared`` says so, and what commits it raises
+:class:`NotPrepared`, for whoever writes it whole.
+
 One that is skipped is prepared all the same, without its rows (:mod:`spillway.apply.skipped`).
 
 Rows of transactions whose end is behind the position are deleted when the next one is finished.
@@ -46,11 +51,26 @@ if TYPE_CHECKING:
     from spillway.apply.target.session import TargetSession
 
 _COMMIT_PREPARED: Final = "K"
+#: before the identifier of one that was passed by, in ``spillway.prepared``
+_PASSED: Final = "passed by: "
 _HINT: Final = (
     "On the target: ALTER SYSTEM SET max_prepared_transactions = 100; and restart it: the "
     "subscription goes on by itself. Or use a slot without two_phase: transactions come when they "
     "commit, then."
 )
+
+
+class NotPrepared(Exception):
+    """What is to be committed was passed by when it was prepared: it is to be written whole. What
+    came before it is committed, and nothing is open.
+
+    Args:
+        head: of the COMMIT PREPARED.
+    """
+
+    def __init__(self, head: TransactionHead) -> None:
+        super().__init__(f"transaction {head.xid} was not prepared")
+        self.head = head
 
 
 class PreparedTransactions:
@@ -70,6 +90,22 @@ class PreparedTransactions:
         """
         gid = self._gid(head)
         return bool(self._find(f"{gid}")) or self._was_committed(gid)
+
+    def pass_by(self, head: TransactionHead) -> None:
+        """Write down, in the transaction that is open, that one is not prepared here."""
+        self._connection.execute(
+            "INSERT INTO spillway.prepared (subscription, gid, end_lsn) VALUES (%s, %s, %s)"
+            " ON CONFLICT DO NOTHING",
+            [self._session.subscription, _PASSED + self._gid(head), str(Lsn(head.end_lsn))],
+        )
+
+    def forget_passed(self, head: TransactionHead) -> None:
+        """Forget that one was passed by which *head* commits, and which was written whole."""
+        self._connection.execute(
+            "DELETE FROM spillway.prepared WHERE subscription = %s"
+            " AND pg_catalog.starts_with(gid, %s)",
+            [self._session.subscription, f"{_PASSED}{self._stem}{head.xid}_"],
+        )
 
     def prepare(self, head: TransactionHead) -> int:
         """Prepare the transaction that is open; the position is *head*'s. Return the target's LSN
@@ -103,6 +139,7 @@ class PreparedTransactions:
             may_be_lost: one that is to be committed, and is not there, is passed over.
 
         Raises:
+            NotPrepared: it was passed by, and is to be committed.
             TargetTransactionLost: there is nothing to commit, and it was not committed before.
             psycopg.Error: as for :meth:`prepare`.
         """
@@ -116,8 +153,14 @@ class PreparedTransactions:
         # Behind the position: what it is about does not come again. Of those that are still
         # prepared no row is seen here.
         self._connection.execute(
-            "DELETE FROM spillway.prepared WHERE subscription = %s AND end_lsn <= %s",
-            [session.subscription, str(Lsn(head.end_lsn))],
+            "DELETE FROM spillway.prepared WHERE subscription = %s AND end_lsn <= %s"
+            " AND (NOT pg_catalog.starts_with(gid, %s) OR pg_catalog.starts_with(gid, %s))",
+            [
+                session.subscription,
+                str(Lsn(head.end_lsn)),
+                _PASSED,
+                f"{_PASSED}{self._stem}{head.xid}_",
+            ],
         )
 
     def _to_finish(self, head: TransactionHead, *, commits: bool, may_be_lost: bool) -> str | None:
@@ -128,6 +171,8 @@ class PreparedTransactions:
         found = self._find(stem, is_prefix=True)
         if found is not None or may_be_lost:
             return found
+        if self._was_committed(_PASSED + stem, is_prefix=True):
+            raise NotPrepared(head)
         if not self._was_committed(stem, is_prefix=True):
             raise TargetTransactionLost(
                 f"transaction {head.xid}, which commits at {Lsn(head.commit_lsn)} on the source, "

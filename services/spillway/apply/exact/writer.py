@@ -149,6 +149,7 @@ class ExactWriter:
         should_apply: Callable[[SourceRelation, int], bool] | None = None,
         schema_changes: SchemaChanges | OwnSchemaChanges | None = None,
         dead_rows: DeadRows | None = None,
+        may_prepare: Callable[[], bool] = lambda: True,
     ) -> None:
         """Make a writer.
 
@@ -160,6 +161,8 @@ class ExactWriter:
             should_apply: of a table and the LSN of a commit, whether its changes are written.
             schema_changes: takes events of DDL, at their place; without it they are passed over.
             dead_rows: tells rows that somebody else deleted; without it nobody does.
+            may_prepare: whether what is prepared on the source is prepared on the target, too; else
+                it is passed by, and written whole when it is committed.
 
         Raises:
             psycopg.Error: the target did not answer.
@@ -171,6 +174,7 @@ class ExactWriter:
         self._log = log
         self._should_apply = should_apply
         self._schema_changes = schema_changes
+        self._may_prepare = may_prepare
         prepare_session(self._connection)
         own = session.plan.origin if session.uses_origin else None
         self._origins = Origins(self._connection, session.major, own)
@@ -193,6 +197,15 @@ class ExactWriter:
     def forget_tables(self) -> None:
         """Ask the target for its indexes again: its tables may have changed."""
         self._rows.clear()
+
+    def forget_passed(self, head: TransactionHead) -> None:
+        """Forget of a transaction that it was passed by when it was prepared: *head*, which commits
+        it, was written whole.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        self._prepared.forget_passed(head)
 
     def write(self, group: ExactGroup) -> None:
         """Write a group. What it ends is committed, with its position; what it does not end stays
@@ -337,8 +350,12 @@ class ExactWriter:
     def _begin(self, head: TransactionHead) -> None:
         self._reset()
         # It may have been prepared before this program ended, or lost its connection.
-        self._is_there = head.kind == _PREPARED and self._prepared.is_there(head)
+        is_prepared = head.kind == _PREPARED
+        self._is_there = is_prepared and self._prepared.is_there(head)
         self._session.begin()
+        if is_prepared and not self._is_there and not self._may_prepare():
+            self._prepared.pass_by(head)
+            self._is_there = True
         self._one_by_one.check_at_once()
 
     def _end(self, head: TransactionHead) -> None:

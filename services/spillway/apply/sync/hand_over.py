@@ -20,7 +20,13 @@ import psycopg
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.stop import Stopped
-from spillway.errors import LsnNotRetained, SpillwayError, TargetBehindSlot, TargetSchemaChange
+from spillway.errors import (
+    HINT,
+    LsnNotRetained,
+    SpillwayError,
+    TargetBehindSlot,
+    TargetSchemaChange,
+)
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 
@@ -39,6 +45,15 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 #: What a table lacks when its last bit is left to the worker's thread.
 _NEAR_BYTES: Final = 4 << 20
+_PREPARED: Final = """
+SELECT gid FROM pg_catalog.pg_prepared_xacts
+ WHERE database = pg_catalog.current_database() AND pg_catalog.starts_with(gid, %s) LIMIT 1
+"""
+_HELD: Final = (
+    "{name} is copied, and waits for what is prepared on the target from before, without its rows: "
+    "{gid}" + HINT + "Finish it on the source, where pg_prepared_xacts shows it: COMMIT PREPARED, "
+    "or ROLLBACK PREPARED."
+)
 
 
 class CatchUp(Protocol):
@@ -72,6 +87,8 @@ class HandOver:
         retries: tables that failed.
         catch_up: reads and writes what tables lack.
         stopping: whether it was stopped: what fails then is nobody's fault.
+        prepared: what identifiers of the stream's prepared transactions begin with; '' if it has
+            none.
     """
 
     def __init__(
@@ -81,12 +98,14 @@ class HandOver:
         retries: Retries,
         catch_up: CatchUp,
         stopping: threading.Event,
+        prepared: str = "",
     ) -> None:
         self._sides = sides
         self._states = states
         self._retries = retries
         self._catch_up = catch_up
         self._stopping = stopping
+        self._prepared = prepared
         self._lock = threading.Lock()
         #: what the worker's thread is to do at its next boundary
         self._waiting: set[TableName] = set()
@@ -113,7 +132,9 @@ class HandOver:
             return
         try:
             connection = self._boundary_session()
-            done = [replace(table, state=SyncState.SYNC_DONE) for table in whole]
+            if (whole or waiting) and self._is_held(connection, {t.key for t in whole} | waiting):
+                whole, waiting = [], set()
+            done = [replace(table, state=SyncState.SYNC_DONE, error="") for table in whole]
             with connection.transaction():
                 for table in done:
                     self._states.store(connection, table)
@@ -150,6 +171,28 @@ class HandOver:
         """End the session that hands over."""
         if self._boundary is not None:
             self._boundary.close()
+
+    def _is_held(self, connection: Connection, tables: set[TableName]) -> bool:
+        """Say whether the target has something prepared by the stream, before these tables were
+        its: their rows are not in it, and what commits it, behind the copy, brings none. No more
+        of that comes meanwhile.
+        """
+        if not self._prepared:
+            return False
+        row = connection.execute(_PREPARED, [self._prepared]).fetchone()
+        if row is None:
+            return False
+        known = self._states.all()
+        told = [
+            replace(known[key], error=_HELD.format(name=known[key].name, gid=row[0]))
+            for key in sorted(tables)
+            if not known[key].error
+        ]
+        with connection.transaction():
+            for table in told:
+                self._states.store(connection, table)
+        self._states.changed(*told)
+        return True
 
     def _take_over(self, waiting: set[TableName], position: int) -> None:
         """Apply the last bit of what tables lack, by the worker's thread."""

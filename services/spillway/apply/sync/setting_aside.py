@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import (
+    HINT,
     ApplyConflict,
     TargetColumnsMissing,
     TargetNotPermitted,
@@ -70,6 +71,6 @@ def why_aside(error: SpillwayError, target: tuple[str, str]) -> str:
     """
     quoted = ".".join(map(quote_identifier, target))
     return (
-        f"{error.message} Hint: the table is set aside, and the others go on. {error.hint} Then "
+        f"{error.message}{HINT}the table is set aside, and the others go on. {error.hint} Then "
         f"have it copied anew, on the target: TRUNCATE {quoted};"
     )

@@ -42,5 +42,7 @@ class SyncSettings:
     rename: Rename = same_name
     #: which of the published tables are the subscription's
     selected: Callable[[str, str], bool] = _all
+    #: what identifiers of the stream's prepared transactions begin with; '' if it has none
+    prepared: str = ""
     #: a table that the stream can't write leaves the others alone
     sets_aside: bool = False

@@ -125,7 +125,12 @@ class TableSync:
             following,
         )
         self._hand_over = HandOver(
-            self._sides, self.states, self._retries, catch_up, self._stopping
+            self._sides,
+            self.states,
+            self._retries,
+            catch_up,
+            self._stopping,
+            settings.prepared,
         )
 
     @property
