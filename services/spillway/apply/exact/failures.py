@@ -214,11 +214,13 @@ def skip_command(subscription: str, head: TransactionHead) -> str:
 
 
 def _remedies(subscription: str, head: TransactionHead, *, may_skip: bool = True) -> str:
-    aside = (
-        f"Or {_setting_aside(subscription)} Or have the other tables go on: spillway subscription "
-        f"alter {subscription} --target-option table_errors=set_aside."
+    aside = f"Or {_setting_aside(subscription)}"
+    if not may_skip:
+        return aside
+    return (
+        f"{aside} Or have the other tables go on: spillway subscription alter {subscription} "
+        f"--target-option table_errors=set_aside. Or {_passing_over(subscription, head)}"
     )
-    return f"{aside} Or {_passing_over(subscription, head)}" if may_skip else aside
 
 
 def _setting_aside(subscription: str) -> str:
