@@ -82,7 +82,7 @@ class ReplicationClient:
         """Run a command and give its first result."""
         self.pgconn.send_query(command.encode())
         replies = []
-        while (result := self._result()) is not None:
+        while (result := self.result()) is not None:
             replies.append(_reply(result))
             if replies[-1].status.startswith("COPY_"):
                 break
@@ -91,9 +91,9 @@ class ReplicationClient:
     def run_bytes(self, command: bytes) -> pq.abc.PGresult:
         """Run a command in whatever encoding, and give its first result as it is."""
         self.pgconn.send_query(command)
-        first = result = self._result()
+        first = result = self.result()
         while result is not None:
-            result = self._result()
+            result = self.result()
         assert first is not None
         return first
 
@@ -103,7 +103,7 @@ class ReplicationClient:
         self.pgconn.put_copy_data(data)
         self.pgconn.put_copy_end()
         replies = []
-        while (result := self._result()) is not None:
+        while (result := self.result()) is not None:
             replies.append(_reply(result))
         return replies[-1]
 
@@ -119,7 +119,7 @@ class ReplicationClient:
                 self._wait()
                 self.pgconn.consume_input()
             pieces.append(bytes(data))
-        while self._result() is not None:
+        while self.result() is not None:
             pass
         return b"".join(pieces)
 
@@ -127,11 +127,14 @@ class ReplicationClient:
         """Run a command by the extended protocol."""
         self.pgconn.send_query_params(command.encode(), [])
         replies = []
-        while (result := self._result()) is not None:
+        while (result := self.result()) is not None:
             replies.append(_reply(result))
         return replies[0]
 
-    def _result(self) -> pq.abc.PGresult | None:
+    def result(self) -> pq.abc.PGresult | None:
+        """Give the next result, None behind the last. Nothing waits inside libpq, which would keep
+        the interpreter's lock from a service in this process.
+        """
         while self.pgconn.flush():
             self._wait(writing=True)
         while self.pgconn.is_busy():
@@ -173,7 +176,7 @@ class ReplicationClient:
         if size == 0:
             return False
         if size < 0:
-            result = self._result()
+            result = self.result()
             raise EOFError(
                 self.pgconn.error_message.decode()
                 if result is None
@@ -216,7 +219,7 @@ class ReplicationClient:
                 self._wait()
                 self.pgconn.consume_input()
         replies = []
-        while (result := self._result()) is not None:
+        while (result := self.result()) is not None:
             replies.append(_reply(result))
         return replies
 

@@ -130,7 +130,7 @@ def _end_of_stream(client: ReplicationClient) -> tuple[bytes | None, ...]:
     while True:
         size, _ = client.pgconn.get_copy_data(1)
         if size < 0:
-            result = client.pgconn.get_result()
+            result = client.result()
             assert result is not None
             return said(result)
         if size == 0:

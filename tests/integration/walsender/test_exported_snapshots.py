@@ -259,7 +259,7 @@ def _cancelled(client: ReplicationClient) -> str:
         return not client.pgconn.is_busy()
 
     _until(over)
-    result = client.pgconn.get_result()
+    result = client.result()
     assert result is not None
     return result.error_message.decode()
 

@@ -195,10 +195,10 @@ def test_cancel_keys(pg18: Database, tmp_path: Path, minor: int, key_bytes: int)
             client.pgconn.send_query(b"DROP_REPLICATION_SLOT s WAIT")
             client.pgconn.flush()
             _cancel(client)
-            result = client.pgconn.get_result()
+            result = client.result()
             assert result is not None
             assert b"canceling statement due to user request" in result.error_message
-            assert client.pgconn.get_result() is None
+            assert client.result() is None
             assert client.run("READ_REPLICATION_SLOT none").failure is None
         # An ordinary session's is passed on to the source.
         with psycopg.connect(f"{dsn_of(service, 'bob', pg18.name)} {asking}") as bob:

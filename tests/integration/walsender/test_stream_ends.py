@@ -71,7 +71,7 @@ def test_the_service_stops(pg18: Database, tmp_path: Path) -> None:
         while (size := client.pgconn.get_copy_data(1)[0]) >= 0:
             if size == 0:
                 client.pgconn.consume_input()
-        result = client.pgconn.get_result()
+        result = client.result()
         assert result is not None
         assert result.status == pq.ExecStatus.COMMAND_OK
         assert result.command_status == b"COPY 0"
