@@ -132,6 +132,7 @@ class FakeSubscriptions:
         return self.change(name, table_states=tuple(states.values()))
 
     async def verify(self, name: str, tables: Sequence[str] = ()) -> SubscriptionInfo:
+        await self.get(name)
         self.compared.append(tuple(tables))
         return self.change(name, verification=Verification(VerificationState.RUNNING, CREATED_AT))
 

@@ -23,9 +23,14 @@ from hypothesis import strategies as st
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.fake_users import fake_users
-from harness.kept_alerts import kept_alerts
+from harness.kept_alerts import kept_metadata
 from spillway.admin.application import Admin
+from spillway.alerts.registry import Alerts
 from spillway.slot_manager.app import create_app, openapi_document
+from spillway.watch.past import Past
+from spillway.watch.recorder import Recorder
+from spillway.watch.sampler import Sampler
+from spillway.watch.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +77,7 @@ _json = st.recursive(
 
 _STORED = tempfile.TemporaryDirectory()
 #: Made before there is a loop, for that of every test.
-ALERTS = asyncio.run(kept_alerts(Path(_STORED.name)))
+METADATA = asyncio.run(kept_metadata(Path(_STORED.name)))
 
 
 @functools.cache
@@ -81,6 +86,7 @@ def _app(token: str | None) -> Any:
     engine.add_source("shop")
     engine.add_slot("s1")
     admin = Admin(engine, subscriptions, token=token, version="0")
+    sampler = Sampler(engine, subscriptions)
     return create_app(
         engine,
         subscriptions,
@@ -88,7 +94,10 @@ def _app(token: str | None) -> Any:
         version="0",
         admin=admin,
         users=fake_users(),
-        alerts=ALERTS,
+        alerts=Alerts(METADATA),
+        sampler=sampler,
+        past=Past(METADATA.metrics, Recorder(METADATA.metrics, engine, sampler)),
+        timeline=Timeline(METADATA.schema_changes),
     )
 
 
