@@ -16,7 +16,7 @@ import uvicorn
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.fake_users import fake_users
-from harness.kept_alerts import kept_metadata
+from harness.kept_metadata import kept_metadata
 from spillway.admin.application import Admin
 from spillway.alerts.registry import Alerts
 from spillway.demo.private_postgres import free_port

@@ -1,10 +1,9 @@
-"""Alerts over a metadata store of their own: the real registry, on SQLite."""
+"""A metadata store of a test's own, on SQLite."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spillway.alerts.registry import Alerts
 from spillway.store.metadata import MetadataStore
 
 if TYPE_CHECKING:
@@ -16,8 +15,3 @@ async def kept_metadata(directory: Path) -> MetadataStore:
     metadata = MetadataStore(f"sqlite:///{directory / 'spillway.db'}")
     await metadata.migrate()
     return metadata
-
-
-async def kept_alerts(directory: Path) -> Alerts:
-    """Make them; what is stored is in *directory*."""
-    return Alerts(await kept_metadata(directory))
