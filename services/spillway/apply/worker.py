@@ -309,7 +309,7 @@ class _Run:
         return (
             not self._session.in_transaction
             and not self._writers.is_busy
-            and (self._sync is None or self._sync.states.are_all_ready)
+            and self._writers.may_prepare()
         )
 
     def _step(self, stream: ArrivingChanges) -> None:

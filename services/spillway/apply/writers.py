@@ -111,7 +111,7 @@ class Writers:
             self._is_wanted,
             self._schema_changes,
             self._dead_rows,
-            self._may_prepare,
+            self.may_prepare,
         )
         self._grouped = GroupedWriter(session, self._tables, should_apply)
         self._in_progress = InProgress(
@@ -285,7 +285,7 @@ class Writers:
         assert self.sync is not None
         return self.sync.states.should_apply(relation.schema, relation.name, commit_lsn)
 
-    def _may_prepare(self) -> bool:
+    def may_prepare(self) -> bool:
         """Say whether what is prepared on the source has all of its rows here: each table is the
         stream's.
         """
@@ -300,7 +300,7 @@ class Writers:
         if self.sync is None:
             return True
         states = self.sync.states
-        if not states.are_steady or (self._settings.two_phase and not self._may_prepare()):
+        if not states.are_steady or (self._settings.two_phase and not self.may_prepare()):
             return None
         return frozenset(key for key, table in states.all().items() if table.is_synchronized)
 

@@ -10,7 +10,8 @@ What a constraint refuses that waited for the end is no row's that is known then
 all is written once more, change by change, and that constraint is checked with the end of each
 transaction of the source; where it refuses that, with each row.
 
-Prepared transactions come whole with their COMMIT PREPARED: the peek asks for no two-phase.
+Prepared transactions come whole with their COMMIT PREPARED: the peek asks for that
+(``spillway.whole_prepared``), since its slot tells of them before.
 
 Whoever stops it does not wait for the target: see :mod:`spillway.apply.target.stop`.
 """
@@ -61,7 +62,7 @@ class SlotCatchUp:
     Args:
         grpc: host:port of the service.
         slot: the subscription's.
-        plugin_options: pgoutput's, without two-phase.
+        plugin_options: pgoutput's, by which prepared transactions come whole.
         plan: of the subscription's sessions on the target.
         log: hears of conflicts.
         stopping: ends it, whatever the target does; nothing is written then.

@@ -47,7 +47,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _NEAR_BYTES: Final = 4 << 20
 _PREPARED: Final = """
 SELECT gid FROM pg_catalog.pg_prepared_xacts
- WHERE database = pg_catalog.current_database() AND pg_catalog.starts_with(gid, %s) LIMIT 1
+ WHERE database = pg_catalog.current_database() AND pg_catalog.starts_with(gid, %s)
+ ORDER BY prepared, gid LIMIT 1
 """
 _HELD: Final = (
     "{name} is copied, and waits for what is prepared on the target from before, without its rows: "
@@ -182,16 +183,19 @@ class HandOver:
         row = connection.execute(_PREPARED, [self._prepared]).fetchone()
         if row is None:
             return False
-        known = self._states.all()
+        # One that waits may have been forgotten by a refresh, or have to be copied anew.
         told = [
-            replace(known[key], error=_HELD.format(name=known[key].name, gid=row[0]))
-            for key in sorted(tables)
-            if not known[key].error
+            replace(table, error=error)
+            for key, table in self._states.all().items()
+            if key in tables
+            and table.state == SyncState.FINISHED_COPY
+            and table.error != (error := _HELD.format(name=table.name, gid=row[0]))
         ]
-        with connection.transaction():
-            for table in told:
-                self._states.store(connection, table)
-        self._states.changed(*told)
+        if told:
+            with connection.transaction():
+                for table in told:
+                    self._states.store(connection, table)
+            self._states.changed(*told)
         return True
 
     def _take_over(self, waiting: set[TableName], position: int) -> None:
