@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import BigInteger, literal_column
 
 from harness.receivers import mailbox, webhook
 from spillway.alerts.channels import checked_channel
@@ -102,6 +103,42 @@ async def test_an_alert_is_told_once_again_and_over(metadata: MetadataStore) -> 
     # What goes before it has lasted is nothing.
     assert await steps.at(302) == []
     assert [row.state for row in await metadata.alerts.alerts(10)] == ["resolved"]
+
+
+async def test_a_clock_that_is_set_back_has_nothing_wait_longer(metadata: MetadataStore) -> None:
+    steps = Steps(metadata)
+    await steps.declare(hold_s=5, repeat_s=100)
+    assert await steps.at(7200, DOWN) == []
+    assert await steps.at(3600, DOWN) == []
+    assert await steps.at(3604, DOWN) == []
+    assert await steps.at(3605, DOWN) == ["firing"]
+    # … and again, when it is to be told once more
+    assert await steps.at(0, DOWN) == []
+    assert await steps.at(99, DOWN) == []
+    assert await steps.at(100, DOWN) == ["reminder"]
+    # … and when it is gone
+    assert await steps.at(110) == []
+    assert await steps.at(-3600) == []
+    assert await steps.at(-3591) == []
+    assert await steps.at(-3590) == ["resolved"]
+
+
+async def test_a_message_that_was_put_off_before_a_clock_was_set_back_is_due(
+    metadata: MetadataStore,
+) -> None:
+    steps = Steps(metadata)
+    await steps.declare()
+    await steps.at(0, DOWN)
+    ((number, channel),) = await metadata.alerts.due()
+    assert await metadata.alerts.claim(number) is not None
+    await metadata.alerts.put_off(number, 3600, "refused")
+    assert await metadata.alerts.due() == []
+    assert await metadata.alerts.claim(number) is None
+    # The server's own can't be set here.
+    database = metadata.alerts._database
+    database.clock = literal_column(f"({database.clock} - 3600000)", BigInteger)
+    assert await metadata.alerts.due() == [(number, channel)]
+    assert await metadata.alerts.claim(number) is not None
 
 
 async def test_what_is_not_known_or_not_ours_is_not_over(metadata: MetadataStore) -> None:

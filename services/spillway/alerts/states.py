@@ -15,7 +15,9 @@ What was told, and what is owed, is stored with the alert, so whoever looks next
   never told, and nobody is told that it is over;
 - what is not known is not over: an alert stays as it is meanwhile;
 - what another finding takes the place of is not over either, a slot's lag when nobody reads it any
-  more: it stays as it is, and only the other one is told.
+  more: it stays as it is, and only the other one is told;
+- a moment that is stored and lies ahead was taken by a clock that has been set back since (or
+  another service's, which is ahead): it counts as now, or what waits would wait as much longer.
 """
 
 from __future__ import annotations
@@ -113,13 +115,17 @@ class _Step:
         if row.absent_at is not None:
             columns["absent_at"] = None
         if row.fired_at is None:
-            if now - row.seen_at < timedelta(seconds=self._rule.hold_s):
+            if row.seen_at > now:
+                columns["seen_at"] = now
+            if now - min(row.seen_at, now) < timedelta(seconds=self._rule.hold_s):
                 self._change(row, columns)
                 return
             columns |= {"fired_at": now, **_texts(finding)}
             self._event(row, "problem")
         elif finding.severity != row.severity:
             columns |= _texts(finding)
+        if row.told_at is not None and row.told_at > now:
+            columns["told_at"] = now
         if self._may_tell() and (row.told_at is None or self._is_due_again(row, now)):
             reason = "firing" if row.told_at is None else "reminder"
             columns |= {"told_at": now, "told": row.told + 1, **_texts(finding)}
@@ -136,8 +142,8 @@ class _Step:
         if row.fired_at is None:
             self.changes.dropped.append(row.id)
             return
-        since = row.absent_at or now
-        columns: dict[str, Any] = {} if row.absent_at is not None else {"absent_at": now}
+        since = min(row.absent_at or now, now)
+        columns: dict[str, Any] = {} if row.absent_at == since else {"absent_at": since}
         if now - since >= timedelta(seconds=self._rule.clear_s):
             columns |= {"resolved_at": now, "open_key": None, "owes_resolved": row.told > 0}
             over = _changed(row, columns)

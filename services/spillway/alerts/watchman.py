@@ -25,6 +25,7 @@ from spillway.alerts.registry import deliver
 from spillway.alerts.rules import concerns, limits_of
 from spillway.alerts.states import Look, decide
 from spillway.errors import AlertNotDelivered, SpillwayError, UnknownAlertChannel
+from spillway.store.alerts import PUT_OFF_MAX_S
 from spillway.store.database import ConstraintViolation
 from spillway.store.rows import AlertRuleRow, EventRow
 from spillway.watch.findings import CODES, Limits, told
@@ -46,7 +47,6 @@ STEP_S: Final = 5.0
 _LOOK_S: Final = 5.0
 ATTEMPTS_MAX: Final = 12
 _FIRST_RETRY_S: Final = 10.0
-_LONGEST_RETRY_S: Final = 900.0
 #: What every start brings for a moment: no event is made of it.
 _PASSING: Final = frozenset({"catching_up", "source_unheard", "not_consistent"})
 #: The service's own rule: what is wrong and what is over becomes an event.
@@ -227,7 +227,7 @@ class Watchman:
             message.channel, title, message.attempts, error,
         )  # fmt: skip
         if message.attempts < ATTEMPTS_MAX:
-            wait_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** (message.attempts - 1))
+            wait_s = min(PUT_OFF_MAX_S, _FIRST_RETRY_S * 2 ** (message.attempts - 1))
             await self._table.put_off(message.id, wait_s, error.message)
             return
         await self._table.finish(message.id, "failed", error.message)

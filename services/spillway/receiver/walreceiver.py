@@ -41,7 +41,6 @@ import random
 import re
 import threading
 import time
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -64,6 +63,7 @@ from spillway.errors import (
     WalStoreFull,
 )
 from spillway.failpoints import failpoint
+from spillway.instants import Instant
 from spillway.pg.lsn import Lsn
 from spillway.receiver.conninfo import replication_conninfo
 from spillway.receiver.continuity import UNDEFINED_FILE, check_history, overlaps
@@ -181,9 +181,9 @@ class WalReceiver:
         self._syncs = SyncThread(store, f"walsync {slot_name}", self._wake_up.nudge)
         self._shown_state = ReceiverState.CONNECTING
         #: since when it streams, or does not; None: it never did
-        self.since: datetime | None = None
+        self.since: Instant | None = None
         #: when the server was last heard; None: never
-        self.heard_at: datetime | None = None
+        self.heard: Instant | None = None
         #: what the server said that it was connected to last; None: no server yet
         self.server_version_num: int | None = None
         self._error: SpillwayError | None = None
@@ -219,7 +219,7 @@ class WalReceiver:
     @_state.setter
     def _state(self, state: ReceiverState) -> None:
         if ReceiverState.STREAMING in (state, self._shown_state) and state != self._shown_state:
-            self.since = datetime.now(UTC)
+            self.since = Instant.now()
         self._shown_state = state
 
     @property
@@ -314,7 +314,7 @@ class WalReceiver:
             end = self._start(connection, store.received_lsn)
             if end is not None:
                 return end
-        self.heard_at = datetime.now(UTC)
+        self.heard = Instant.now()
         self._state, self._error = ReceiverState.STREAMING, None
         log.info("streaming from %s on timeline %d", store.received_lsn, store.timeline)
         with contextlib.suppress(EndOfStream):
@@ -377,7 +377,7 @@ class WalReceiver:
                 # follows is for others, and can wait a moment.
                 if taken.heard:
                     heard_at, asked = now, False
-                    self.heard_at = datetime.now(UTC)
+                    self.heard = Instant.now()
                 if taken.drained:
                     connection.wait(calm_until - now)
                     continue
@@ -388,7 +388,7 @@ class WalReceiver:
                     continue
             if taken.heard:
                 heard_at, asked = now, False
-                self.heard_at = datetime.now(UTC)
+                self.heard = Instant.now()
             silence_s = now - heard_at  # not counting our own sync
             unsynced_bytes = store.received_lsn - store.flushed_lsn
             urgent = reply_requested or unsynced_bytes >= _SYNC_BYTES_MAX

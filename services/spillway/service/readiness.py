@@ -190,9 +190,8 @@ def disk_obstacle(reserve: DiskReserve) -> Obstacle:
 def _of_source(source: Source) -> Iterator[Obstacle]:
     info = source.info()
     if info.state != "streaming":
-        since_s = (datetime.now(UTC) - info.since).total_seconds() if info.since else 0.0
         at_once = info.state == "failed" or info.error_code in (DiskFull.code, WalStoreFull.code)
-        if at_once or not source.streamed or since_s >= NOT_STREAMING_S:
+        if at_once or not source.streamed or source.stands_s >= NOT_STREAMING_S:
             yield Obstacle(
                 "source",
                 info.name,

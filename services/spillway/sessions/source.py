@@ -25,7 +25,6 @@ import logging
 import os
 import shutil
 import threading
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +39,7 @@ from spillway.errors import (
     UnknownDatabase,
     WalRemoved,
 )
+from spillway.instants import Instant
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
@@ -91,8 +91,9 @@ class Source:
         self._receiver: WalReceiver | None = None
         self._sessions: dict[str, Session] = {}
         self._error: SpillwayError | None = None
+        stored_at = newest_file_time(layout.wal)
         #: when WAL was last received before this object was made; of a new source: now
-        self._stored_at = newest_file_time(layout.wal) or datetime.now(UTC)
+        self._stored = Instant.now() if stored_at is None else Instant.known_as(stored_at)
         #: whether another service served it before, which may have what is not here
         self.taken_over = False
         self._stopped = False
@@ -340,7 +341,7 @@ class Source:
                 self._layout.clear()
             except OSError as error:
                 raise file_error(error, self._layout.root) from error
-            self._stored_at = datetime.now(UTC)
+            self._stored = Instant.now()
         # Slots can be dropped on a full disk, too; it is marked the next time.
         with contextlib.suppress(OSError):
             self._layout.mark(self.row.created_at)
@@ -571,9 +572,9 @@ class Source:
         not forget it.
         """
         receiver = self._receiver
-        heard_at = None if receiver is None else receiver.heard_at
-        if heard_at is not None and (heard_at - self._stored_at).total_seconds() > interval_s:
-            self._stored_at, at = heard_at, heard_at.timestamp()
+        heard = None if receiver is None else receiver.heard
+        if heard is not None and heard.monotonic_s - self._stored.monotonic_s > interval_s:
+            self._stored, at = heard, heard.at.timestamp()
             with contextlib.suppress(OSError):
                 os.utime(self._layout.wal / STATE_NAME, (at, at))
 
@@ -621,18 +622,33 @@ class Source:
         )
 
     def _silence_s(self, receiver: WalReceiver) -> float:
-        heard_at = receiver.heard_at
-        return 0.0 if heard_at is None else (datetime.now(UTC) - heard_at).total_seconds()
+        return 0.0 if receiver.heard is None else receiver.heard.ago_s
+
+    def _stands_since(self) -> Instant:
+        receiver = self._receiver
+        if receiver is None or receiver.since is None:
+            return self._stored
+        is_silent = (
+            receiver.state == ReceiverState.STREAMING and self._silence_s(receiver) >= _SILENT_S
+        )
+        return receiver.heard or receiver.since if is_silent else receiver.since
+
+    @property
+    def stands_s(self) -> float:
+        """How long it has streamed, or has not, in seconds: since ``info().since``, whatever the
+        wall clock was set to meanwhile.
+        """
+        return self._stands_since().ago_s
 
     def info(self) -> SourceInfo:
         row, store, receiver = self.row, self._store, self._receiver
         error = self._error or (receiver.error if receiver is not None else None)
         state = ("failed" if error else "connecting") if receiver is None else str(receiver.state)
-        since = self._stored_at if receiver is None else receiver.since or self._stored_at
+        since = self._stands_since()
         if receiver is not None and state == "streaming":
             silence_s = self._silence_s(receiver)
             if silence_s >= _SILENT_S:
-                state, since = str(ReceiverState.WAITING), receiver.heard_at or since
+                state = str(ReceiverState.WAITING)
                 error = ReplicationFailed(
                     f"the server has been silent for {silence_s:.0f} s, though it was asked for a "
                     "word",
@@ -659,6 +675,6 @@ class Source:
             error=error.message if error else None,
             error_code=error.code if error else None,
             hint=error.hint if error else None,
-            since=since,
-            heard_at=receiver.heard_at if receiver is not None else None,
+            since=since.at,
+            heard_at=None if receiver is None or receiver.heard is None else receiver.heard.at,
         )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, or_, select, update
 
 from spillway.errors import UnknownAlertChannel, UnknownAlertRule
 from spillway.store.rows import AlertChannelRow, AlertMessageRow, AlertRow, AlertRuleRow
@@ -43,6 +43,10 @@ OPEN_MAX: Final = 1_000
 WAITING_MAX: Final = 1_000
 #: how long a message is whoever's that claimed it: longer than sending may take
 CLAIM_S: Final = 120.0
+#: A message is tried again after this at the latest. One that is due later than that was put off by
+#: a clock that has been set back since, and is due.
+PUT_OFF_MAX_S: Final = 900.0
+_PUT_OFF_MAX_MS: Final = int(PUT_OFF_MAX_S * 1000)
 #: steps between two trims
 _TRIM_STEPS: Final = 200
 
@@ -274,7 +278,8 @@ class AlertTable:
             now_ms = connection.scalar(select(self._database.clock)) or 0
             found, before = [], set()
             for number, channel, alert_id, next_at_ms in connection.execute(statement):
-                if (channel, alert_id) not in before and next_at_ms <= now_ms:
+                is_due = not now_ms < next_at_ms <= now_ms + _PUT_OFF_MAX_MS
+                if is_due and (channel, alert_id) not in before:
                     found.append((number, channel))
                 if alert_id is not None:
                     before.add((channel, alert_id))
@@ -288,7 +293,8 @@ class AlertTable:
         now = self._database.clock
         statement = (
             update(ALERT_MESSAGES)
-            .where(columns.id == number, columns.state == "waiting", columns.next_at_ms <= now)
+            .where(columns.id == number, columns.state == "waiting")
+            .where(or_(columns.next_at_ms <= now, columns.next_at_ms > now + _PUT_OFF_MAX_MS))
             .values(attempts=columns.attempts + 1, next_at_ms=now + int(CLAIM_S * 1000))
             .returning(*columns)
         )
@@ -305,8 +311,8 @@ class AlertTable:
         await self._change_message(number, values)
 
     async def put_off(self, number: int, seconds: float, error: str) -> None:
-        """Try a message again in *seconds*."""
-        next_at_ms = self._database.clock + int(seconds * 1000)
+        """Try a message again in *seconds*, :data:`PUT_OFF_MAX_S` at most."""
+        next_at_ms = self._database.clock + int(min(seconds, PUT_OFF_MAX_S) * 1000)
         await self._change_message(number, {"next_at_ms": next_at_ms, "error": error})
 
     async def _change_message(self, number: int, values: Mapping[str, Any]) -> None:

@@ -499,7 +499,9 @@ def _silent_s(subscription: SubscriptionInfo) -> float:
     told = subscription.told_at
     if told is None or subscription.pid is None:
         return 0.0
-    return (datetime.now(UTC) - told).total_seconds()
+    # One that lies ahead is of a clock that was set back since: the program tells again within a
+    # second, so it is no word of a program that lives either.
+    return abs((datetime.now(UTC) - told).total_seconds())
 
 
 def _of_slot(slot: SlotView, limits: Limits) -> Iterator[Finding]:

@@ -140,6 +140,10 @@ class Pace:
         """Return the pace in bytes a second, given the *position* at *now*; NaN at the first
         look.
         """
+        if now < self._moved_s:
+            # The clock was set back: what was seen by it before says nothing of how long it took.
+            self._began_s = self._moved_s = now
+            self._step, self._position = 0, position
         if position != self._position:
             # A rewound slot has no pace.
             self._step = max(0, position - self._position)

@@ -33,6 +33,13 @@ def test_backward_is_no_pace() -> None:
     assert pace.at(4, 0) == 0
 
 
+def test_a_clock_that_is_set_back_is_no_pace_for_one_look() -> None:
+    pace = Pace(7200, 0)
+    assert pace.at(7202, 1000) == 500
+    assert math.isnan(pace.at(3600, 2000))
+    assert [pace.at(now, (now - 3600) * 500 + 2000) for now in (3602, 3604)] == [500, 500]
+
+
 def test_a_fault_has_one_colour() -> None:
     view = View(findings=(Finding("warn", "a", "", "", "/x"), Finding("bad", "b", "", "", "/x")))
     assert (view.severity("/x"), view.severity("/y")) == ("bad", None)

@@ -5,17 +5,19 @@ of them are opened.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spillway import instants
 from spillway.errors import CorruptTransactionLog
+from spillway.instants import Instant
 from spillway.receiver.primary import SourceDatabase
 from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import ReceiverState
-from spillway.service.readiness import obstacles_of
+from spillway.service.readiness import NOT_STREAMING_S, obstacles_of
 from spillway.service.settings import EngineSettings
 from spillway.sessions import layout as layout_module
 from spillway.sessions import source as source_module
@@ -119,9 +121,9 @@ class Stage:
         self.refused = ""
         self.said: list[list[str]] = []
         self.source = Source(ROW, self.layout, EngineSettings())
-        now = datetime.now(UTC)
-        receiver = SimpleNamespace(
-            state=ReceiverState.STREAMING, error=None, since=now, heard_at=now, start=lambda: None
+        now = Instant.now()
+        receiver = self.receiver = SimpleNamespace(
+            state=ReceiverState.STREAMING, error=None, since=now, heard=now, start=lambda: None
         )
         monkeypatch.setattr(source_module, "WalReceiver", lambda *_, **__: receiver)
         monkeypatch.setattr(source_module, "Session", self._open)
@@ -156,6 +158,38 @@ def test_a_database_that_is_not_opened_is_told_of(
     stage.refused = ""
     stage.source.start(())
     assert stage.obstacles() == []
+
+
+@pytest.mark.parametrize("set_by", [timedelta(hours=-1), timedelta(hours=1)])
+def test_signs_are_the_same_whatever_the_clock_is_set_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by: timedelta
+) -> None:
+    ahead = timedelta()
+    wall = SimpleNamespace(now=lambda tz: datetime.now(tz) + ahead)
+    monkeypatch.setattr(instants, "datetime", wall)
+    stage = Stage(tmp_path, 1, monkeypatch)
+    stage.source.start(())
+    receiver = stage.receiver
+    # One that is heard is heard …
+    ahead = set_by
+    assert stage.source.info().state == "streaming"
+    assert stage.obstacles() == []
+    # … one that has been silent for long is not …
+    with monkeypatch.context() as impatient:
+        impatient.setattr(source_module, "_SILENT_S", 0.0)
+        assert stage.source.info().state == "waiting"
+    # … and what has been so for long keeps the service from its work, and what has not does not.
+    receiver.state = ReceiverState.CONNECTING
+    assert stage.obstacles() == []
+    receiver.since = Instant(receiver.since.at, receiver.since.monotonic_s - NOT_STREAMING_S)
+    assert stage.obstacles() == ["not_ready"]
+
+
+def test_a_file_of_tomorrow_is_taken_for_one_of_now() -> None:
+    ahead = datetime.now(UTC) + timedelta(hours=1)
+    assert Instant.known_as(ahead).at == ahead
+    assert Instant.known_as(ahead).ago_s < 3600 > Instant.known_as(ahead).ago_s >= 0
+    assert Instant.known_as(datetime.now(UTC) - timedelta(hours=1)).ago_s >= 3600
 
 
 def test_each_description_is_read_as_often_however_many_there_are(
