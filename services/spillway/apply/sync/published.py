@@ -207,6 +207,23 @@ def list_tables(
     }
 
 
+def attached_below(
+    connection: Connection, oids: Collection[int], published: Collection[int]
+) -> set[int]:
+    """Return which of the tables *oids* are partitions, at any depth, of one that is *published*.
+
+    Args:
+        connection: to the source.
+        oids: of tables.
+        published: the OIDs of others.
+    """
+    if not oids:
+        return set()
+    above = set(published)
+    found = connection.execute(_ANCESTORS, [list(oids)]).fetchall()
+    return {oid for oid, ancestor in found if ancestor in above}
+
+
 def describe(
     connection: Connection, publications: Sequence[str], tables: Mapping[TableName, int]
 ) -> dict[TableName, PublishedTable | SpillwayError]:

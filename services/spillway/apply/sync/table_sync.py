@@ -29,7 +29,7 @@ from spillway.apply.sync.creation import MissingTables
 from spillway.apply.sync.first_copy import FirstCopy, has_rows
 from spillway.apply.sync.hand_over import HandOver
 from spillway.apply.sync.held_snapshot import HeldSnapshot
-from spillway.apply.sync.published import list_tables
+from spillway.apply.sync.published import attached_below, list_tables
 from spillway.apply.sync.retries import FIRST_S, MOST_S, Retries
 from spillway.apply.sync.setting_aside import table_of, why_aside
 from spillway.apply.sync.sides import Sides
@@ -308,17 +308,27 @@ class TableSync:
     def list_tables(self) -> None:
         """Bring the states in line with what is published, and make what the target lacks.
 
+        A table that the stream has, and that has been attached to one that is published by its
+        root, stays: its changes are the root's from there on.
+
         Raises:
             SpillwayError: a publication is missing, or a side can't be reached.
         """
         settings = self._settings
-        with self._sides.source_session() as source:
-            found = list_tables(source, settings.publications, settings.selected)
         known = self.states.all()
         with self._sides.target_session() as target:
             relation_ids = self.states.relation_ids(target)
-        renamed = self._renamed(relation_ids, found)
-        gone = known.keys() - found.keys() - renamed.keys()
+        with self._sides.source_session() as source:
+            found = list_tables(source, settings.publications, settings.selected)
+            renamed = self._renamed(relation_ids, found)
+            gone = known.keys() - found.keys() - renamed.keys()
+            # By its own name the stream has what was written before it was attached, and PostgreSQL
+            # 14 what is written as long as a walsender goes on. Detached again, it lacks nothing.
+            streamed = {key for key in gone & relation_ids.keys() if known[key].is_synchronized}
+            attached = attached_below(
+                source, [relation_ids[key] for key in streamed], found.values()
+            )
+            gone -= {key for key in streamed if relation_ids[key] in attached}
         more = found.keys() - known.keys() - set(renamed.values())
         kept = (known.keys() & found.keys()) - renamed.keys()
         identified = {key: found[key] for key in more | kept if relation_ids.get(key) != found[key]}
