@@ -72,11 +72,11 @@ def decide(
         if row.resolved_at is not None:
             step.pay(row)
         elif finding is not None:
-            step.goes_on(row, finding)
+            step.goes_on(step.by_this_clock(row), finding)
         elif (row.code, row.subject) in look.superseded:
             step.holds(row)
         elif look.is_mine(row) and (row.code, row.subject) not in look.unknown:
-            step.is_absent(row)
+            step.is_absent(step.by_this_clock(row))
     for key, finding in found.items():
         step.begins(key, finding)
     return step.changes
@@ -110,22 +110,29 @@ class _Step:
         if fires:
             self._event(row, "problem")
 
+    def by_this_clock(self, row: AlertRow) -> AlertRow:
+        """Have what is measured from be now where it lies ahead, and return the alert as it is
+        then.
+        """
+        now = self._look.now
+        held_from = row.seen_at if row.fired_at is None else None
+        counted = {"seen_at": held_from, "told_at": row.told_at, "absent_at": row.absent_at}
+        ahead = {name: now for name, at in counted.items() if at is not None and at > now}
+        self._change(row, ahead)
+        return _changed(row, ahead) if ahead else row
+
     def goes_on(self, row: AlertRow, finding: Finding) -> None:
         now, columns = self._look.now, dict[str, Any]()
         if row.absent_at is not None:
             columns["absent_at"] = None
         if row.fired_at is None:
-            if row.seen_at > now:
-                columns["seen_at"] = now
-            if now - min(row.seen_at, now) < timedelta(seconds=self._rule.hold_s):
+            if now - row.seen_at < timedelta(seconds=self._rule.hold_s):
                 self._change(row, columns)
                 return
             columns |= {"fired_at": now, **_texts(finding)}
             self._event(row, "problem")
         elif finding.severity != row.severity:
             columns |= _texts(finding)
-        if row.told_at is not None and row.told_at > now:
-            columns["told_at"] = now
         if self._may_tell() and (row.told_at is None or self._is_due_again(row, now)):
             reason = "firing" if row.told_at is None else "reminder"
             columns |= {"told_at": now, "told": row.told + 1, **_texts(finding)}
@@ -142,8 +149,8 @@ class _Step:
         if row.fired_at is None:
             self.changes.dropped.append(row.id)
             return
-        since = min(row.absent_at or now, now)
-        columns: dict[str, Any] = {} if row.absent_at == since else {"absent_at": since}
+        since = row.absent_at or now
+        columns: dict[str, Any] = {} if row.absent_at is not None else {"absent_at": now}
         if now - since >= timedelta(seconds=self._rule.clear_s):
             columns |= {"resolved_at": now, "open_key": None, "owes_resolved": row.told > 0}
             over = _changed(row, columns)
@@ -174,7 +181,7 @@ class _Step:
 
     def _change(self, row: AlertRow, columns: dict[str, Any]) -> None:
         if columns:
-            self.changes.changed[row.id] = columns
+            self.changes.changed.setdefault(row.id, {}).update(columns)
 
     def _messages(self, row: AlertRow, reason: str) -> list[AlertMessageRow]:
         return [

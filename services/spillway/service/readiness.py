@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +38,7 @@ from spillway.errors import (
     TlsFailed,
     WalStoreFull,
 )
+from spillway.instants import Instant
 from spillway.service.model import Obstacle
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class MetadataWatch:
         self._metadata = metadata
         self._holder = holder
         self._error: SpillwayError | None = None
-        self._written_at: datetime | None = None
-        self._written_s = -METADATA_S
+        #: None: never since the service started
+        self._written: Instant | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -92,17 +93,17 @@ class MetadataWatch:
                 self._error = MetadataError(f"metadata could not be written: {error!r}")
             else:
                 self._error = None
-                self._written_at, self._written_s = datetime.now(UTC), time.monotonic()
+                self._written = Instant.now()
             await asyncio.sleep(_PROBE_S if self._error is None else _PROBE_AGAIN_S)
 
     def obstacle(self) -> Obstacle | None:
         """Say why metadata can't be written, if it can't."""
-        silence_s = time.monotonic() - self._written_s
-        error = self._error
+        written, error = self._written, self._error
+        silence_s = math.inf if written is None else written.ago_s
         if error is None and silence_s >= METADATA_S:
             error = MetadataError(
                 "nothing could be written to the metadata store since the service started"
-                if self._written_at is None
+                if written is None
                 else f"nothing could be written to the metadata store for {silence_s:.0f} s",
                 hint="Another program may have its database locked; see what has it open.",
             )
@@ -114,7 +115,7 @@ class MetadataWatch:
             error.code,
             error.message,
             error.hint,
-            self._written_at,
+            None if written is None else written.at,
             "Metadata can't be written",
         )
 

@@ -195,11 +195,7 @@ def list_tables(
         rows = connection.execute(_PUBLISHED, [named]).fetchall()
     by_root = {oid for oid, _, _, via_root in rows if via_root}
     oids = [row[0] for row in rows]
-    under = {
-        oid
-        for oid, ancestor in connection.execute(_ANCESTORS, [oids]).fetchall()
-        if ancestor in by_root
-    }
+    under = below(connection, oids, by_root)
     return {
         (schema, name): oid
         for oid, schema, name, _ in sorted(rows, key=lambda row: row[1:3])
@@ -207,19 +203,14 @@ def list_tables(
     }
 
 
-def attached_below(
-    connection: Connection, oids: Collection[int], published: Collection[int]
-) -> set[int]:
-    """Return which of the tables *oids* are partitions, at any depth, of one that is *published*.
+def below(connection: Connection, oids: Collection[int], roots: Collection[int]) -> set[int]:
+    """Return which of the tables *oids* are partitions, at any depth, of one of *roots*, OIDs, too.
 
-    Args:
-        connection: to the source.
-        oids: of tables.
-        published: the OIDs of others.
+    Asks the source, on *connection*, if there can be one.
     """
-    if not oids:
+    if not oids or not roots:
         return set()
-    above = set(published)
+    above = set(roots)
     found = connection.execute(_ANCESTORS, [list(oids)]).fetchall()
     return {oid for oid, ancestor in found if ancestor in above}
 

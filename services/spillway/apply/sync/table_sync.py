@@ -29,7 +29,7 @@ from spillway.apply.sync.creation import MissingTables
 from spillway.apply.sync.first_copy import FirstCopy, has_rows
 from spillway.apply.sync.hand_over import HandOver
 from spillway.apply.sync.held_snapshot import HeldSnapshot
-from spillway.apply.sync.published import attached_below, list_tables
+from spillway.apply.sync.published import below, list_tables
 from spillway.apply.sync.retries import FIRST_S, MOST_S, Retries
 from spillway.apply.sync.setting_aside import table_of, why_aside
 from spillway.apply.sync.sides import Sides
@@ -325,9 +325,7 @@ class TableSync:
             # By its own name the stream has what was written before it was attached, and PostgreSQL
             # 14 what is written as long as a walsender goes on. Detached again, it lacks nothing.
             streamed = {key for key in gone & relation_ids.keys() if known[key].is_synchronized}
-            attached = attached_below(
-                source, [relation_ids[key] for key in streamed], found.values()
-            )
+            attached = below(source, [relation_ids[key] for key in streamed], found.values())
             gone -= {key for key in streamed if relation_ids[key] in attached}
         more = found.keys() - known.keys() - set(renamed.values())
         kept = (known.keys() & found.keys()) - renamed.keys()
