@@ -44,6 +44,7 @@ class SubscribedPair:
         tables: tuple[str, ...] = (),
         *,
         two_phase: bool = False,
+        copy_data: bool = True,
         **wished: Any,
     ) -> None:
         """Subscribe to what is *published*, or to *tables* by name."""
@@ -55,7 +56,7 @@ class SubscribedPair:
         target = {"kind": "postgres", "dsn": self.target.dsn, **wished}
         body = {
             "name": self.name, "source": self.name, "database": self.source.name,
-            "target": target, "two_phase": two_phase, **chosen,
+            "target": target, "two_phase": two_phase, "copy_data": copy_data, **chosen,
         }  # fmt: skip
         self.service.call("POST", "/subscriptions", json=body)
         wait_until("it streams", lambda: self.view()["state"] == "streaming", self.told)

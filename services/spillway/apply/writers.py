@@ -96,6 +96,7 @@ class Writers:
             rules=ConflictRules.parse(dict(options.conflicts)),
             conflicts_table=options.conflicts_table,
             dead_letter=options.dead_letter,
+            may_set_aside=settings.copy_data and options.table_errors == "stop",
         )
         self._tables = TargetTables(options.rename.target_of, exact.rules.merging)
         self.sync = table_sync_of(settings, session, exact, conflicts, stopping)

@@ -89,7 +89,7 @@ POSTGRES_OPTIONS: Final[tuple[PostgresOption, ...]] = (
         "What a table does that can't be written to (it is missing on the target, or lacks a "
         "column, or refuses a row): stop: the subscription waits in front of the transaction, as "
         "PostgreSQL's own; set_aside: the others go on, and that table is copied anew once "
-        "somebody has emptied it on the target. Without copy_data there is only stop.",
+        "somebody has emptied it on the target. Without copy_data it is refused.",
         default="stop",
         choices=("stop", "set_aside"),
         example="set_aside",

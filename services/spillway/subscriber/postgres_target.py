@@ -118,6 +118,17 @@ class PostgresTarget(TargetKind):
         is kept beside the source until it is committed, the service does for every subscription.
         """
 
+    def check_without_copy(self, target: Mapping[str, Any]) -> None:
+        """Refuse to set tables aside: only a copy brings one back."""
+        if target.get("table_errors") == "set_aside":
+            raise InvalidRequest(
+                "table_errors=set_aside is for subscriptions with copy_data: a table that was set "
+                "aside comes back by a copy",
+                hint="Leave it out, and have rows that the target refuses set aside with "
+                "dead_letter=true. Or create the subscription with a first copy.",
+                field="target.table_errors",
+            )
+
     def check_publication(self, publication: PublicationInfo) -> None:
         """Take whatever is published."""
 

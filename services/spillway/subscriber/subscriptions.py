@@ -292,6 +292,8 @@ class Subscriptions:
         spec = replace(spec, target=kind.check(spec.target), slot=spec.slot or spec.name)
         check_selection(spec.tables, spec.publications)
         source = await self._engine.get_source(spec.source)
+        if not spec.copy_data:
+            kind.check_without_copy(spec.target)
         kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
         return spec, kind
 
@@ -710,6 +712,8 @@ class Subscriptions:
         if not isinstance(target, dict) or target.get("kind") != row.target["kind"]:
             raise _fixed(row.name, "target.kind")
         checked = kind.check(kind.with_secrets(target, row.target))
+        if not row.copy_data:
+            kind.check_without_copy(checked)
         if kind.place(checked) != kind.place(row.target):
             if row.phase in ("begun", "copied"):
                 raise Conflict(

@@ -116,6 +116,13 @@ class TargetKind(ABC):
                 may be.
         """
 
+    def check_without_copy(self, target: Mapping[str, Any]) -> None:  # noqa: B027 - most need nothing
+        """Refuse what *target* asks for that only a subscription with ``copy_data`` can have.
+
+        Raises:
+            InvalidRequest: with what to do instead.
+        """
+
     @abstractmethod
     def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
         """Refuse what this kind can't do; *only_local*: the source leaves out what came in through

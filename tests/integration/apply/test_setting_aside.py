@@ -4,7 +4,10 @@ source's again when what its hint says was done.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,6 +74,23 @@ def _follow(pair: SubscribedPair, said: str) -> None:
         pair.target.execute(statement)
 
 
+def _verify(pair: SubscribedPair) -> tuple[int, str]:
+    """Compare as a user does; return the command's code, and what it says."""
+    service = pair.service
+    done = subprocess.run(
+        [sys.executable, "-m", "spillway.cli", "subscription", "verify", pair.name],
+        env={
+            **os.environ,
+            "SPILLWAY_URL": f"http://127.0.0.1:{service.http_port}",
+            "SPILLWAY_GRPC": service.grpc_address,
+            "SPILLWAY_APPLY_SOURCE_DSN": pair.source.dsn,
+            "SPILLWAY_APPLY_TARGET_DSN": pair.target.dsn,
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, f"{done.stdout}\n{done.stderr}"
+
+
 def _is_whole(pair: SubscribedPair) -> None:
     """Wait until the table is copied; insist that it is the source's, then and later."""
 
@@ -124,6 +144,63 @@ def test_a_row_that_is_refused(pair: SubscribedPair) -> None:
     _goes_on(pair, 4)
     pair.target.execute("ALTER TABLE t DROP CONSTRAINT small")
     _is_whole(pair)
+
+
+@pytest.fixture
+def role(pair: SubscribedPair) -> Iterator[str]:
+    """A role that may do with the target's database what it likes, but owns no table of it."""
+    name, target = f"writer_{pair.name}", pair.target
+    target.execute(
+        f"CREATE ROLE {name} LOGIN; GRANT ALL ON DATABASE {target.name} TO {name};"
+        f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {name};"
+        f"GRANT ALL ON SCHEMA public TO {name}; GRANT ALL ON t, u TO {name}"
+    )
+    yield name
+    pair.service.call("POST", f"/subscriptions/{pair.name}/disable")
+    target.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+@pytest.mark.parametrize("lost", ["ALL", deep("INSERT"), deep("SELECT, TRUNCATE")])
+def test_a_right_that_was_taken(pair: SubscribedPair, role: str, lost: str) -> None:
+    """Also the one to look whether the table is empty: tables that are added are copied all the
+    same.
+    """
+    pair.create(table_errors="set_aside", dsn=pair.target.cluster.dsn(pair.target.name, role))
+    pair.target.execute(f"REVOKE {lost} ON t FROM {role}")
+    pair.transaction(
+        "INSERT INTO u VALUES (2, 'with')",
+        "INSERT INTO t VALUES (2, 'two', 2)",
+        "UPDATE t SET n = 3 WHERE id = 1",
+    )
+    said = _aside(pair)
+    assert "permission denied for table t" in said
+    _goes_on(pair, 3)
+    pair.both("CREATE TABLE added (id int PRIMARY KEY)")
+    pair.source.execute("INSERT INTO added SELECT generate_series(1, 9)")
+    pair.service.call("POST", f"/subscriptions/{pair.name}/refresh")
+    wait_until(
+        "the table that was added is the stream's",
+        lambda: (
+            {one["table"]: one["sync_state"] for one in pair.view()["table_states"]}.get(
+                "public.added"
+            )
+            == "r"
+        ),
+        pair.told,
+    )
+    assert pair.target.value("SELECT count(*) FROM added") == 9
+    assert "permission denied for table t" in (_reason(pair) or "")
+    assert pair.view()["state"] == "streaming"
+    code, told = _verify(pair)
+    assert code == 1, told
+    assert "public.t: not compared, " in told
+    assert "permission denied for table t" in told
+    assert "the table is set aside, and the others go on" in told
+    assert "public.u: equal" in told
+    pair.target.execute(f"GRANT ALL ON t TO {role}; TRUNCATE t")
+    _is_whole(pair)
+    code, told = _verify(pair)
+    assert code == 0, told
 
 
 def _reason(pair: SubscribedPair) -> str | None:
@@ -265,3 +342,30 @@ def test_without_it_the_subscription_waits(pair: SubscribedPair) -> None:
     assert "table_errors" in pair.view()["error"]["hint"]
     pair.target.execute("ALTER TABLE t DROP CONSTRAINT small")
     pair.catch_up()
+
+
+def test_without_a_copy_nothing_could_bring_a_table_back(pair: SubscribedPair) -> None:
+    """So it is refused, at creation and later, and no error says that it would help."""
+    body = {
+        "name": pair.name, "source": pair.name, "database": pair.source.name,
+        "tables": ["public.t"], "copy_data": False,
+        "target": {"kind": "postgres", "dsn": pair.target.dsn, "table_errors": "set_aside"},
+    }  # fmt: skip
+    refused = pair.service.problem("POST", "/subscriptions", json=body)
+    assert refused["code"] == "invalid_request"
+    assert "dead_letter=true" in refused["hint"]
+    pair.target.execute("INSERT INTO t VALUES (1, 'one', 1); INSERT INTO u VALUES (1, 'one')")
+    pair.create(copy_data=False)
+    target = {**pair.view()["target"], "table_errors": "set_aside"}
+    refused = pair.service.problem("PATCH", f"/subscriptions/{pair.name}", json={"target": target})
+    assert refused["details"] == {"field": "target.table_errors"}
+    pair.target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (n < 10)")
+    pair.source.execute("INSERT INTO t VALUES (2, 'two', 20)")
+    wait_until("it fails", lambda: bool(pair.view()["error"]), pair.told)
+    hint = pair.view()["error"]["hint"]
+    assert "table_errors" not in hint
+    assert "--target-option dead_letter=true" in hint
+    target = {**pair.view()["target"], "dead_letter": True}
+    pair.service.call("PATCH", f"/subscriptions/{pair.name}", json={"target": target})
+    pair.catch_up()
+    assert pair.target.value("SELECT count(*) FROM spillway.dead_letter") == 1

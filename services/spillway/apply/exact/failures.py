@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 
 
 def conflict_error(
-    conflict: Conflict, subscription: str, head: TransactionHead, *, may_skip: bool = True
+    conflict: Conflict,
+    subscription: str,
+    head: TransactionHead,
+    *,
+    may_skip: bool = True,
+    may_set_aside: bool = True,
 ) -> ApplyConflict:
-    """A conflict whose resolution is error; *may_skip* as :func:`row_refused`."""
+    """A conflict whose resolution is error; *may_skip*, *may_set_aside* as :func:`row_refused`."""
+    ways = _remedies(subscription, head, may_skip=may_skip, may_set_aside=may_set_aside)
     table = f"{conflict.schema}.{conflict.table}"
     others = [one.value for one in ALLOWED[conflict.kind] if one != Resolution.ERROR]
     rules = json.dumps({"tables": {table: {conflict.kind.value: others[0]}}})
@@ -38,7 +44,7 @@ def conflict_error(
         f"{Lsn(conflict.lsn)} on the source: {conflict.detail()}",
         hint="Make the target's row agree, and it goes on by itself. Or choose a resolution: "
         f"spillway subscription alter {subscription} --target-option 'conflicts={rules}'{more}."
-        f" {_remedies(subscription, head, may_skip=may_skip)}",
+        f" {ways}",
         table=table,
         kind=conflict.kind.value,
         lsn=str(Lsn(conflict.lsn)),
@@ -56,10 +62,21 @@ def row_refused(
     subscription: str,
     *,
     may_skip: bool = True,
+    may_set_aside: bool = True,
 ) -> TargetRowRefused:
-    """A row that the target refuses: an error of SQLSTATE class 22 or 23. *may_skip*: the
-    transaction can be passed over by moving the slot.
+    """A row that the target refuses: an error of SQLSTATE class 22 or 23.
+
+    Args:
+        error: the target's.
+        table: that the row is of.
+        change: which it is.
+        number: its place in the transaction.
+        head: the transaction.
+        subscription: its name.
+        may_skip: the transaction can be passed over by moving the slot.
+        may_set_aside: ``table_errors=set_aside`` would help, and is not there yet.
     """
+    ways = _remedies(subscription, head, may_skip=may_skip, may_set_aside=may_set_aside)
     name = f"{table.schema}.{table.name}"
     lsn = Lsn(head.commit_lsn)
     diagnosis = error.diag
@@ -78,8 +95,7 @@ def row_refused(
         f"the target refuses a row of {name}{f', {key}' if key else ''}: {_said(error)} (SQLSTATE "
         f"{error.sqlstate}); change {number} of transaction {head.xid}, which commits at {lsn} on "
         "the source",
-        hint=f"{waits}Mend what refuses it on the target, and it goes on by itself. "
-        f"{_remedies(subscription, head, may_skip=may_skip)}",
+        hint=f"{waits}Mend what refuses it on the target, and it goes on by itself. {ways}",
         table=name,
         key=key,
         lsn=str(lsn),
@@ -145,7 +161,12 @@ def truncate_refused(
 
 
 def end_refused(
-    error: psycopg.Error, head: TransactionHead, subscription: str, *, is_whole: bool
+    error: psycopg.Error,
+    head: TransactionHead,
+    subscription: str,
+    *,
+    is_whole: bool,
+    may_set_aside: bool = True,
 ) -> TargetRowRefused:
     """A transaction that the target refuses at its end: no row of it was refused by itself.
 
@@ -154,10 +175,13 @@ def end_refused(
         head: the transaction.
         subscription: its name.
         is_whole: it can be written once more, to find the row.
+        may_set_aside: as :func:`row_refused`.
     """
     lsn = Lsn(head.commit_lsn)
     remedies = (
-        _remedies(subscription, head) if is_whole else f"Or {_passing_over(subscription, head)}"
+        _remedies(subscription, head, may_skip=True, may_set_aside=may_set_aside)
+        if is_whole
+        else f"Or {_passing_over(subscription, head)}"
     )
     return _refused_at_the_end(
         error,
@@ -213,14 +237,18 @@ def skip_command(subscription: str, head: TransactionHead) -> str:
     return f"spillway subscription skip {subscription} {Lsn(head.end_lsn or head.commit_lsn + 1)}"
 
 
-def _remedies(subscription: str, head: TransactionHead, *, may_skip: bool = True) -> str:
-    aside = f"Or {_setting_aside(subscription)}"
+def _remedies(
+    subscription: str, head: TransactionHead, *, may_skip: bool, may_set_aside: bool
+) -> str:
+    ways = f"Or {_setting_aside(subscription)}"
     if not may_skip:
-        return aside
-    return (
-        f"{aside} Or have the other tables go on: spillway subscription alter {subscription} "
-        f"--target-option table_errors=set_aside. Or {_passing_over(subscription, head)}"
-    )
+        return ways
+    if may_set_aside:
+        ways += (
+            f" Or have the other tables go on: spillway subscription alter {subscription} "
+            "--target-option table_errors=set_aside."
+        )
+    return f"{ways} Or {_passing_over(subscription, head)}"
 
 
 def _setting_aside(subscription: str) -> str:

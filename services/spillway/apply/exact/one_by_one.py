@@ -90,6 +90,7 @@ class OneByOne:
         dead_letters: rows that went to the dead letters, of this transaction.
         at_once: constraints, as SQL has them, that do not wait in this transaction.
         may_skip: the transaction can be passed over by moving the slot.
+        may_set_aside: a table may be set aside by an option, and none is yet.
     """
 
     connection: Connection
@@ -105,6 +106,7 @@ class OneByOne:
     dead_letters: int = 0
     at_once: list[str] = field(default_factory=list)
     may_skip: bool = True
+    may_set_aside: bool = True
 
     @property
     def refusals(self) -> tuple[type[psycopg.Error], ...]:
@@ -158,8 +160,9 @@ class OneByOne:
                 self.refused = stop.conflict
                 if not self.has_dead_letters:
                     raise conflict_error(
-                        stop.conflict, self.subscription, head, may_skip=self.may_skip
-                    ) from None
+                        stop.conflict, self.subscription, head,
+                        may_skip=self.may_skip, may_set_aside=self.may_set_aside,
+                    ) from None  # fmt: skip
                 self._dead_letter(one, stop.conflict.sqlstate, stop.conflict.message())
                 self.met.append(stop.conflict)
             except self.refusals as error:
@@ -176,7 +179,7 @@ class OneByOne:
                 if not self.has_dead_letters:
                     raise row_refused(
                         error, rows.statements.table, change, number, head, self.subscription,
-                        may_skip=self.may_skip,
+                        may_skip=self.may_skip, may_set_aside=self.may_set_aside,
                     ) from error  # fmt: skip
                 self._dead_letter(one, state, str(error.diag.message_primary or error))
             except psycopg.Error as error:

@@ -105,12 +105,15 @@ class ExactOptions:
         dead_letter: write rows that the target refuses into ``spillway.dead_letter`` and go on.
         may_skip: errors name the command that passes over a transaction. A table that catches up
             reads what the slot was moved over long ago.
+        may_set_aside: errors name the option that has the other tables go on: not where it is on
+            already, or where no copy could bring a table back.
     """
 
     rules: ConflictRules = field(default_factory=ConflictRules)
     conflicts_table: bool = False
     dead_letter: bool = False
     may_skip: bool = True
+    may_set_aside: bool = True
 
 
 class _Statement(NamedTuple):
@@ -191,6 +194,7 @@ class ExactWriter:
         self._one_by_one = OneByOne(
             self._connection, session.subscription, options.rules, options.dead_letter, dead_rows,
             has_constraints=not session.may_replicate_role, may_skip=options.may_skip,
+            may_set_aside=options.may_set_aside,
         )  # fmt: skip
         self.dead_letters = 0
 
@@ -232,7 +236,7 @@ class ExactWriter:
             self._give_up()
             raise end_refused(
                 refused.error, refused.head, self._session.subscription,
-                is_whole=refused.is_whole,
+                is_whole=refused.is_whole, may_set_aside=self._options.may_set_aside,
             ) from refused.error  # fmt: skip
         except psycopg.Error as error:
             self._give_up()

@@ -30,6 +30,7 @@ from spillway.apply.sync.published import PublishedTable, describe, list_tables
 from spillway.apply.sync.states import SyncState, TableState
 from spillway.apply.tables.matching import match_all
 from spillway.apply.target.connection import encoded
+from spillway.apply.target.failures import from_postgres, may_be_of_a_table
 from spillway.errors import SourceError, SpillwayError, TargetTableMissing
 from spillway.failpoints import failpoint
 from spillway.pg.byte_session import take_bytes
@@ -101,7 +102,7 @@ class FirstCopy:
 
     def take_back(self) -> None:
         """Have tables copied again that were set aside and are empty on the target by now, or gone
-        there.
+        there. One that the role may not look at stays aside: it says why already.
 
         Raises:
             SpillwayError: the target can't be reached.
@@ -112,7 +113,12 @@ class FirstCopy:
         renamed = self._settings.rename
         with self._sides.target_session() as target:
             for table in aside:
-                if has_rows(target, *renamed(*table.key)):
+                try:
+                    if has_rows(target, *renamed(*table.key)):
+                        continue
+                except psycopg.Error as error:
+                    if not may_be_of_a_table(error):
+                        raise
                     continue
                 empty = TableState(*table.key)
                 with target.transaction():
@@ -157,7 +163,7 @@ class FirstCopy:
         if snapshot is None:
             with self._sides.target_session() as target:
                 for table in begun:
-                    self._undo(target, table, "")
+                    self._try_undo(target, table, "")
                 self._follow_deferred(target)
             # Some have another name by now, or can't be copied.
             due = self.due()
@@ -237,11 +243,17 @@ class FirstCopy:
                     if isinstance(matched, SpillwayError):
                         self._failed(target, key, self._why(key, matched))
                         continue
-                    copies.append(
-                        self._begin(
-                            target, snapshot, published, matched, block_bytes, resume=resume
+                    try:
+                        copies.append(
+                            self._begin(
+                                target, snapshot, published, matched, block_bytes, resume=resume
+                            )
                         )
-                    )
+                    except psycopg.Error as error:
+                        if not may_be_of_a_table(error):
+                            raise
+                        what = f"copying {'.'.join(key)}"
+                        self._failed(target, key, from_postgres(error, what))
                 else:
                     self._failed(target, key, published)
         self._states.hold(None)
@@ -325,7 +337,21 @@ class FirstCopy:
 
     def _failed(self, target: Connection, key: TableName, error: SpillwayError) -> None:
         """A table can't be copied now: nothing of it stays, and it is tried again later."""
-        self._undo(target, self._states.all()[key], self._retries.later(error, key))
+        self._try_undo(target, self._states.all()[key], self._retries.later(error, key))
+
+    def _try_undo(self, target: Connection, table: TableState, error: str) -> None:
+        """Do as :meth:`_undo`; a table whose rows may not be taken away keeps them and its state,
+        says so, and is tried again later. It alone waits.
+        """
+        try:
+            self._undo(target, table, error)
+        except psycopg.Error as refused:
+            if not may_be_of_a_table(refused):
+                raise
+            told = from_postgres(refused, f"what was copied of {table.name} can't be taken away")
+            table = replace(table, error=self._retries.later(told, table.key))
+            self._states.store(target, table)
+            self._states.changed(table)
 
     def _undo(self, target: Connection, table: TableState, error: str) -> None:
         """Take away what was copied of a table that is not whole, and make it init again, with the

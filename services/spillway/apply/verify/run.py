@@ -62,6 +62,7 @@ from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_differences import Difference, differences
 from spillway.consumer.snapshots import Source, SourceTable, names_any
 from spillway.errors import (
+    HINT,
     NotReady,
     SpillwayError,
     TargetError,
@@ -289,8 +290,8 @@ class _Run:
             forms = speak_alike(snapshot.connection, target)
             for name, table in tables.items():
                 outcome = outcomes[name]
-                if (state := states.get(name, "r")) not in "sr":
-                    outcome.skipped = f"its first copy is not done (state {state})"
+                if why := states.get(name, ""):
+                    outcome.skipped = why
                     continue
                 try:
                     pair, found = self._compared(table, snapshot, target, forms, repair=repair)
@@ -474,7 +475,7 @@ class _Run:
 
     def _applied(self, target: Connection) -> tuple[int, dict[str, str]]:
         """Return up to where the target's snapshot has the source's transactions, -1 if it does not
-        say; and the states of its tables.
+        say; and of each table why it can't be compared yet: '' of one that the stream writes.
         """
         there = target.execute(
             "SELECT pg_catalog.to_regclass('spillway.progress') IS NOT NULL,"
@@ -490,10 +491,10 @@ class _Run:
             applied = -1 if row is None else int(Lsn.parse(row[0]))
         if there[1]:
             states = {
-                f"{schema}.{table}": state
-                for schema, table, state in target.execute(
-                    "SELECT schema_name, table_name, state::text FROM spillway.tables"
-                    " WHERE subscription = %s",
+                f"{schema}.{table}": _why_not_yet(state, error, has_lsn=has_lsn)
+                for schema, table, state, has_lsn, error in target.execute(
+                    "SELECT schema_name, table_name, state::text, coalesce(lsn > '0/0', false),"
+                    " coalesce(error, '') FROM spillway.tables WHERE subscription = %s",
                     [self._settings.subscription],
                 )
             }
@@ -684,6 +685,18 @@ def _is_the_tables_own(error: SpillwayError) -> bool:
 def _why(error: SpillwayError) -> str:
     """Say what was refused, and what mends it."""
     return f"{error.message}. {error.hint}" if error.hint else error.message
+
+
+def _why_not_yet(state: str, error: str, *, has_lsn: bool) -> str:
+    """Say why a table in *state* is not compared yet: '' of one that the stream writes. *has_lsn*
+    tells one that was set aside from one that is new (:mod:`spillway.apply.sync.states`).
+    """
+    if state in "sr":
+        return ""
+    why = error.replace(HINT, ". ")
+    if state == "i" and has_lsn:
+        return why
+    return f"its first copy is not done (state {state})" + (f": {why}" if why else "")
 
 
 def _rest_triggers(target: Connection) -> bool:
