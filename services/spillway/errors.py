@@ -55,6 +55,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── DecodingStateLost            decoding_state_lost      500
     ├── SourceError                  source_error             502, the PostgreSQL side
     │   ├── SourceUnreachable        source_unreachable
+    │   │   ├── SourceConnectionsExhausted    source_connections_exhausted
+    │   │   └── SourceTlsFailed      source_tls_failed
     │   ├── SessionSettingsUnknown   session_settings_unknown
     │   ├── SourceAuthFailed         source_auth_failed
     │   ├── SourceNotPermitted       source_not_permitted
@@ -535,6 +537,22 @@ class SourceUnreachable(SourceError):
 
     code = "source_unreachable"
     grpc_status = "UNAVAILABLE"
+    sqlstate = "08001"
+
+
+class SourceConnectionsExhausted(SourceUnreachable):
+    """All connections that the source, its database or the role may have are taken."""
+
+    code = "source_connections_exhausted"
+    sqlstate = "53300"
+
+
+class SourceTlsFailed(SourceUnreachable):
+    """The DSN asks for TLS in a way that the source's server does not satisfy: it has none, or its
+    certificate is not what the DSN wants to see.
+    """
+
+    code = "source_tls_failed"
     sqlstate = "08001"
 
 

@@ -14,8 +14,10 @@ from spillway.errors import (
     MissingReplicationPrivilege,
     ReplicationNotAllowedByHba,
     SourceAuthFailed,
+    SourceConnectionsExhausted,
     SourceError,
     SourceNotPermitted,
+    SourceTlsFailed,
     SourceUnreachable,
     UnknownDatabase,
     WalSendersExhausted,
@@ -51,11 +53,36 @@ _PATTERNS: Final[tuple[tuple[type[SourceError], tuple[str, ...]], ...]] = (
         ),
     ),
     (WalSendersExhausted, (r"exceeds max_wal_senders",)),
+    # Those of a role or a database come when the password was accepted: before what a password that
+    # was sent may mean.
+    (
+        SourceConnectionsExhausted,
+        (
+            r"too many clients already",
+            r"remaining connection slots are reserved",
+            r"too many connections for (role|database)",
+        ),
+    ),
+    (
+        SourceTlsFailed,
+        (
+            r"does not support SSL, but SSL was required",
+            r"certificate verify failed",
+            r"root certificate file \".*\" does not exist",
+            r"could not read root certificate file",
+            r"does not match host name",
+        ),
+    ),
     (
         SourceAuthFailed,
         (r"authentication failed", r"no password supplied", r"role \".*\" does not exist"),
     ),
     (UnknownDatabase, (r"database \".*\" does not exist",)),
+)
+
+#: SQLSTATE 57P03, in words.
+_NOT_NOW: Final = (
+    r"the database system is (starting up|shutting down|in recovery mode|not (yet )?accepting)"
 )
 
 
@@ -90,20 +117,23 @@ def _make(
     user = parameters.get("user", "")
     quoted = quote_identifier(user) if user else "…"
     database = parameters.get("dbname", user)
+    sslmode = parameters.get("sslmode", "prefer")
     hint = {
         SourceAuthFailed: (
             f"Check user and password in the DSN; ALTER ROLE {quoted} PASSWORD '…'; sets a new one."
         ),
-        SourceNotPermitted: _not_permitted_hint(text, user, quoted, database),
+        SourceNotPermitted: _not_permitted_hint(text, user, quoted, database, sslmode),
         MissingReplicationPrivilege: f"ALTER ROLE {quoted} REPLICATION;",
-        ReplicationNotAllowedByHba: hba_hint(user, _client_address(text)),
+        ReplicationNotAllowedByHba: (
+            hba_hint(user, _client_address(text)) + _or_with_tls(text, sslmode)
+        ),
         WalSendersExhausted: (
             "ALTER SYSTEM SET max_wal_senders = 10; -- more than now; then restart the server"
         ),
+        SourceConnectionsExhausted: _exhausted_hint(text, quoted, database),
+        SourceTlsFailed: _tls_hint(text),
         UnknownDatabase: "Name an existing database in the DSN.",
-        SourceUnreachable: (
-            "Check host and port in the DSN, that the server runs, and the firewall between."
-        ),
+        SourceUnreachable: _unreachable_hint(text),
     }[kind]
     return kind(
         f"could not connect to the source at {host}:{port}: {text}",
@@ -114,15 +144,66 @@ def _make(
     )
 
 
-def _not_permitted_hint(text: str, user: str, quoted_user: str, database: str) -> str:
+def _exhausted_hint(text: str, quoted_user: str, database: str) -> str:
+    if "connections for role" in text:
+        limit = f"ALTER ROLE {quoted_user} CONNECTION LIMIT 20; -- more than now"
+    elif "connections for database" in text:
+        quoted_database = quote_identifier(database) if database else "…"
+        limit = f"ALTER DATABASE {quoted_database} CONNECTION LIMIT 100; -- more than now"
+    else:
+        limit = "ALTER SYSTEM SET max_connections = 200; -- more than now; then restart the server"
+    return f"End sessions that nobody needs, pg_stat_activity lists them; or {limit}"
+
+
+def _tls_hint(text: str) -> str:
+    if "does not support SSL" in text:
+        return (
+            "The DSN's sslmode asks for TLS, and the server has it off. Give the server a "
+            "certificate (ssl_cert_file, ssl_key_file) and ALTER SYSTEM SET ssl = on; SELECT "
+            "pg_reload_conf(); or, where the network may be trusted, sslmode=prefer in the DSN: "
+            "without encryption."
+        )
+    if "does not match host name" in text:
+        return (
+            "Name the server in the DSN as its certificate does, by host=, with its address in "
+            "hostaddr= if that name leads elsewhere. If the certificate is another server's, the "
+            "DSN leads to the wrong one."
+        )
+    return (
+        "Give the DSN, as sslrootcert=FILE, the certificate of the authority that has signed the "
+        "server's; the file lies on the service's machine, and the service may read it. A server's "
+        "certificate that has expired is to be renewed there."
+    )
+
+
+def _unreachable_hint(text: str) -> str:
+    if "Hot standby mode is disabled" in text:
+        return "The server is a standby that takes no sessions: name the primary in the DSN."
+    if re.search(_NOT_NOW, text):
+        return (
+            "Nothing is wrong with the DSN. A server that starts or recovers takes connections "
+            "when it is done, its log says how far it is; one that is shut down stays so: start it."
+        )
+    return "Check host and port in the DSN, that the server runs, and the firewall between."
+
+
+def _not_permitted_hint(text: str, user: str, quoted_user: str, database: str, sslmode: str) -> str:
     quoted_database = quote_identifier(database) if database else "…"
     if "pg_hba.conf" in text:
-        return _hba_line(quoted_database, user, _client_address(text))
+        line = _hba_line(quoted_database, user, _client_address(text))
+        return f"{line}{_or_with_tls(text, sslmode)}"
     if "not permitted to log in" in text:
         return f"ALTER ROLE {quoted_user} LOGIN;"
     if "permission denied for database" in text:
         return f"GRANT CONNECT ON DATABASE {quoted_database} TO {quoted_user};"
     return f"ALTER DATABASE {quoted_database} ALLOW_CONNECTIONS true; if it is meant to be decoded"
+
+
+def _or_with_tls(text: str, sslmode: str) -> str:
+    """What else helps where pg_hba.conf may only lack a line for connections without TLS."""
+    if sslmode not in {"disable", "allow"} or not re.search(r"no encryption|SSL off", text):
+        return ""
+    return " Or, if it has a hostssl line for this role, sslmode=require in the DSN."
 
 
 def hba_hint(user: str, client_address: str | None) -> str:

@@ -95,6 +95,8 @@ _PLACES: Final = {
     "duplicate_name": "name",
     "physical_slot_active": "name",
     "source_unreachable": "dsn",
+    "source_connections_exhausted": "dsn",
+    "source_tls_failed": "dsn",
     "source_auth_failed": "dsn",
     "source_not_permitted": "dsn",
     "unknown_database": "dsn",

@@ -66,8 +66,37 @@ PARAMETERS = {"host": "db", "port": "5432", "user": 'o"hara', "dbname": "shop"}
             "max_wal_senders_exhausted",
             "max_wal_senders",
         ),
-        ("the database system is starting up", "source_unreachable", "runs"),
-        ("sorry, too many clients already", "source_unreachable", "runs"),
+        ("the database system is starting up", "source_unreachable", "its log says how far"),
+        (
+            (
+                "the database system is not accepting connections DETAIL:  Hot standby mode is "
+                "disabled."
+            ),
+            "source_unreachable",
+            "name the primary",
+        ),
+        ("sorry, too many clients already", "source_connections_exhausted", "max_connections"),
+        (
+            'too many connections for role "x"',
+            "source_connections_exhausted",
+            'ALTER ROLE "o""hara" CONNECTION LIMIT',
+        ),
+        (
+            'too many connections for database "x"',
+            "source_connections_exhausted",
+            'ALTER DATABASE "shop" CONNECTION LIMIT',
+        ),
+        (
+            "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+            "source_connections_exhausted",
+            "max_connections",
+        ),
+        (
+            "server does not support SSL, but SSL was required",
+            "source_tls_failed",
+            "sslmode=prefer",
+        ),
+        ("SSL error: certificate verify failed", "source_tls_failed", "sslrootcert"),
         (
             "Passwort-Authentifizierung für Benutzer »x« fehlgeschlagen",
             "source_unreachable",

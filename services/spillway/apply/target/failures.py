@@ -6,11 +6,11 @@ as a source's is (:mod:`spillway.receiver.connect_errors`).
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import (
     SourceAuthFailed,
+    SourceConnectionsExhausted,
     SourceNotPermitted,
     SpillwayError,
     TargetAuthFailed,
@@ -71,9 +71,6 @@ _KINDS: Final[dict[str, tuple[type[TargetError], str]]] = {
 }
 #: Classes, or whole codes.
 _OF_A_TABLE: Final = ("09", "0A", "21", "22", "23", "27", "38", "39", "42", "44", "55000", "P0")
-_EXHAUSTED: Final = re.compile(
-    r"too many clients|remaining connection slots|too many connections for"
-)
 
 
 def may_be_of_a_table(error: psycopg.Error) -> bool:
@@ -121,10 +118,10 @@ def from_connecting(error: psycopg.Error, dsn: str) -> TargetError:
     rejected = pgconn is not None and bool(pgconn.used_password)
     told = connect_error(str(error), dsn, parse_dsn(dsn), password_rejected=rejected)
     message = told.message.replace("connect to the source at", "connect to the target at")
-    if _EXHAUSTED.search(message):
-        return TargetConnectionsExhausted(message, hint=_KINDS["53300"][1], **told.details)
     kind: type[TargetError] = TargetUnavailable
-    if isinstance(told, SourceAuthFailed):
+    if isinstance(told, SourceConnectionsExhausted):
+        kind = TargetConnectionsExhausted
+    elif isinstance(told, SourceAuthFailed):
         kind = TargetAuthFailed
     elif isinstance(told, SourceNotPermitted):
         kind = TargetNotPermitted
