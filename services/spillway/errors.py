@@ -80,7 +80,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   └── ReplicationFailed        replication_failed
     ├── TargetError                  target_error             502, a subscription's PostgreSQL
     │   ├── TargetUnavailable        target_unavailable
-    │   │   └── TargetConnectionsExhausted    target_connections_exhausted
+    │   │   ├── TargetConnectionsExhausted    target_connections_exhausted
+    │   │   └── TargetMoved          target_moved
     │   ├── TargetAuthFailed         target_auth_failed
     │   ├── TargetNotPermitted       target_not_permitted
     │   ├── TargetUnsupported        target_unsupported
@@ -752,6 +753,13 @@ class TargetConnectionsExhausted(TargetUnavailable):
 
     code = "target_connections_exhausted"
     sqlstate = "53300"
+
+
+class TargetMoved(TargetUnavailable):
+    """The target's address leads to another server than before, while a program is at work."""
+
+    code = "target_moved"
+    sqlstate = "08006"
 
 
 class TargetAuthFailed(TargetError):

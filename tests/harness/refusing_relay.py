@@ -30,6 +30,10 @@ class RefusingRelay:
         self._open: list[socket.socket] = []
         threading.Thread(target=self._listen, daemon=True).start()
 
+    def lead_to(self, port: int) -> None:
+        """Take what connects from now on to another server; what is connected stays where it is."""
+        self._to = "127.0.0.1", port
+
     def refuse(self) -> None:
         """Take no more connections."""
         with suppress(OSError):

@@ -15,7 +15,7 @@ from spillway.apply.sync.copiers import connect_source
 from spillway.apply.sync.retries import MOST_S
 from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.table_sync import TableSync
-from spillway.apply.target.connection import connect_target
+from spillway.apply.target.session import connect_beside
 from spillway.apply.target.stop import Stop
 from spillway.consumer.connect import exports_of
 from spillway.pg.lsn import Lsn
@@ -78,7 +78,7 @@ def table_sync_of(
             sets_aside=settings.copy_data and options.table_errors == "set_aside",
         ),
         settings.source_dsn,
-        lambda: connect_target(plan.dsn, name, quiet, its_end),
+        lambda: connect_beside(plan, name, quiet, its_end),
         exports_of(reach, settings.slot),
         SlotCatchUp(
             settings.grpc,
@@ -159,7 +159,7 @@ def dead_rows_of(settings: ApplySettings, session: TargetSession) -> DeadRows | 
         return 0 if row is None else Lsn.parse(row[0])
 
     return DeadRows(
-        lambda: connect_target(session.plan.dsn, name, stop=session.stop),
+        lambda: connect_beside(session.plan, name, stop=session.stop),
         source_lsn,
         lambda: session.position,
         held_s,

@@ -226,6 +226,7 @@ class _Run:
         assert sync is not None
         _log.info("%s", behind)
         while not self._stopping.is_set():
+            session.plan.whereabouts.ensure_together()
             left = behind.tables & sync.states.behind(behind.commit_lsn)
             self._status.waits_for_tables(left)
             if not left:
@@ -315,6 +316,7 @@ class _Run:
     def _step(self, stream: ArrivingChanges) -> None:
         """Take what has arrived, write what is whole of it, and confirm."""
         session, writers = self._session, self._writers
+        session.plan.whereabouts.ensure_together()
         wait_s = _FLUSH_LOOK_S if session.awaits_flush else _IDLE_S
         batch = last = stream.take(wait_s)
         wrote = False

@@ -21,7 +21,8 @@ does, once for all commits before it. ::
 A session-level advisory lock, (:data:`LOCK_CLASS`, crc32 of the subscription's name), keeps a
 second program of the subscription out for as long as the session lives. Sessions beside it that
 commit, too (:mod:`spillway.apply.parallel`), share another one, :data:`LANES_CLASS`; whoever gets
-the first lock waits until nobody has the second, and only then reads the position.
+the first lock waits until nobody has the second, and only then reads the position. That lock also
+tells those beside it that they are on the same server (:mod:`~spillway.apply.target.whereabouts`).
 
 A commit of theirs may come before an earlier one of the source. Then it leaves a row in
 ``spillway.committed``, and the position stays where everything before it is committed.
@@ -45,14 +46,15 @@ from spillway.apply.target.facts import ORIGIN_FUNCTIONS, TargetFacts, ask
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import PROGRESS_SQL, prepare_schema
 from spillway.apply.target.stop import Stop, Stopped
+from spillway.apply.target.whereabouts import Whereabouts, lock_holder
 from spillway.errors import TargetInUse, TargetNotPermitted, TargetOriginsExhausted
 from spillway.pg.lsn import Lsn
 from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
-    from typing import Never, Self
+    from typing import Any, Never, Self
 
 #: "SPIL": the first key of the advisory lock
 LOCK_CLASS: Final = 0x5350494C
@@ -124,6 +126,8 @@ class TargetPlan:
     synchronous_commit: str = "off"
     #: ``CREATE TABLE IF NOT EXISTS spillway.…`` of other rooms
     own_tables: tuple[str, ...] = ()
+    #: of the program's sessions, which share the plan
+    whereabouts: Whereabouts = field(default_factory=Whereabouts, repr=False, compare=False)
 
     @property
     def origin(self) -> str:
@@ -155,6 +159,7 @@ class TargetSession:
 
         Raises:
             Stopped: it was to end before it had the lock, or the origin.
+            TargetMoved: it is beside another, and not on the same server.
             TargetError: its subclass says why not.
         """
         self.plan = plan
@@ -186,8 +191,11 @@ class TargetSession:
             self.facts: TargetFacts = ask(self.connection)
             self.facts.check_writable()
             self.may_replicate_role = self._replicate_role()
-            if not is_beside:
+            if is_beside:
+                plan.whereabouts.check(self.connection)
+            else:
                 self._lock()
+                plan.whereabouts.settle(plan.lock)
                 prepare_schema(self.connection, (PROGRESS_SQL, *plan.own_tables))
                 self._find_position()
         except psycopg.Error as error:
@@ -655,14 +663,7 @@ class TargetSession:
             raise Stopped
 
     def _raise_in_use(self, keys: Sequence[int]) -> Never:
-        holder = self.connection.execute(
-            "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted"
-            " AND database = (SELECT oid FROM pg_catalog.pg_database"
-            " WHERE datname = current_database())"
-            " AND classid = %s::bigint::oid AND objid = %s::bigint::oid AND objsubid = 2",
-            [keys[0], keys[1] % (1 << 32)],
-        ).fetchone()
-        pid = None if holder is None else holder[0]
+        pid = lock_holder(self.connection, keys)
         raise TargetInUse(
             f'another program applies the subscription "{self.subscription}": it holds its '
             f"advisory lock on the target (PID {pid} there)",
@@ -677,6 +678,27 @@ class TargetSession:
         if result.status not in _OK:
             raise psycopg.errors.error_from_result(result)
         return result
+
+
+def connect_beside(
+    plan: TargetPlan,
+    application_name: str,
+    settings: Mapping[str, str] | None = None,
+    stop: Stop | None = None,
+) -> psycopg.Connection[Any]:
+    """Connect as :func:`connect_target`, beside the session that applies, on the same server.
+
+    Raises:
+        TargetMoved: it is another.
+        TargetError: no connection; its subclass says why.
+    """
+    connection = connect_target(plan.dsn, application_name, settings, stop)
+    try:
+        plan.whereabouts.check(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def forget_sql(subscription: str, origin: str | None, tables: Sequence[str]) -> str:
