@@ -11,7 +11,8 @@ receiver.
     start ▶ CONNECTING ─ identified, slot there ─▶ STREAMING ─ error ┴─▶ WAITING
                ▲  │                                 │   ▲                  │
                │  └──────── fatal ──▶ FAILED ◀──────┤   └─ space again ────┤ (disk full: the
-               └────────────────────────────────────┼──────────────────────┘  connection stays)
+               │                                    │                      │  connection stays, for
+               └────────────────────────────────────┼──────────────────────┘  some seconds)
                                  stop() from anywhere ▶ STOPPED
 
 Confirmation is the point of it. ``write`` is what the store has received, ``flush`` what it has
@@ -28,7 +29,7 @@ would lose or mix up WAL if retried: another cluster, a copy of it that went its
 
 Memory: one batch (1 MiB and a message of at most 128 kB) twice while its pieces are joined, and
 libpq's input buffer. While the disk is full nothing is read, and TCP's flow control stops the
-server.
+server; when that lasts, the connection is given up until there is space.
 
 Source: src/backend/replication/walreceiver.c
 """
@@ -103,6 +104,10 @@ _UNSEEN_S: Final = 0.001
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 30.0
 _SPACE_RETRY_MAX_S: Final = 5.0
+#: For how long a connection is kept that is not read, while there is no space. A server that gives
+#: the slot up (max_slot_wal_keep_size) ends its walsender first, which waits to tell that to whom
+#: it serves; and the server's checkpoint, with all WAL that it would remove, waits for both.
+_UNREAD_MAX_S: Final = 10.0
 #: A server with nothing to send is asked for a word after so much silence: who looks must know
 #: whether it is there.
 _ASK_S: Final = 5.0
@@ -127,6 +132,10 @@ class ReceiverState(StrEnum):
     WAITING = "waiting"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+class _SpaceAgain(Exception):
+    """There is space again, after the connection was given up for want of it."""
 
 
 class _Taken(NamedTuple):
@@ -250,6 +259,8 @@ class WalReceiver:
             while True:
                 try:
                     self._attempt()
+                except _SpaceAgain:
+                    continue
                 except SpillwayError as raised:
                     error = self._cause(raised)
                     if isinstance(error, _FATAL) and not self._filled_in_from_archive(error):
@@ -469,9 +480,15 @@ class WalReceiver:
         """Append *data*, waiting for space if there is none.
 
         While it waits the connection is kept alive but not read: nothing is lost, and the server
-        keeps what it can't send.
+        keeps what it can't send. When that lasts, the connection is closed, and made again once
+        there is space.
+
+        Raises:
+            _SpaceAgain: *data* is appended, and the connection closed.
         """
         delay_s = _RETRY_FIRST_S
+        unread_since = time.monotonic()
+        is_connected = True
         while True:
             try:
                 self._store.append(lsn, data)
@@ -483,11 +500,16 @@ class WalReceiver:
                 taken = self._store.received_lsn - lsn
                 lsn, data = lsn + taken, data[taken:]
                 self._store.sync()  # may fall back, then the exception makes us reconnect
-                self._send_status(connection)
-                waited_until = time.monotonic() + delay_s
-                while (remaining_s := waited_until - time.monotonic()) > 0:
-                    connection.wait(min(remaining_s, self._status_interval_s), receive=False)
-                    self._send_status(connection)
+                if is_connected and time.monotonic() - unread_since >= _UNREAD_MAX_S:
+                    log.warning(
+                        "receiver of slot %s disconnects until there is space", self._slot_name
+                    )
+                    connection.close()
+                    is_connected = False
+                if is_connected:
+                    self._wait_unread(connection, delay_s)
+                else:
+                    self._wake_up.sleep(delay_s)
                 # What is decoded leaves a store that is only full soon; a disk may be full for
                 # long.
                 if not isinstance(error, WalStoreFull):
@@ -499,8 +521,18 @@ class WalReceiver:
                         self._slot_name,
                         self._store.received_lsn,
                     )
+                    if not is_connected:
+                        raise _SpaceAgain
                     self._error, self._state = None, ReceiverState.STREAMING
                 return
+
+    def _wait_unread(self, connection: ReplicationConnection, seconds: float) -> None:
+        """Keep the connection alive for so long, without reading from it."""
+        self._send_status(connection)
+        waited_until = time.monotonic() + seconds
+        while (remaining_s := waited_until - time.monotonic()) > 0:
+            connection.wait(min(remaining_s, self._status_interval_s), receive=False)
+            self._send_status(connection)
 
     def _send_status(
         self, connection: ReplicationConnection, *, reply_requested: bool = False

@@ -38,6 +38,7 @@ from spillway.errors import (
     WalStoreFull,
 )
 from spillway.pg.lsn import Lsn
+from spillway.receiver import walreceiver
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import create_physical_slot, get_physical_slot
@@ -597,6 +598,57 @@ def test_full_store_pauses_and_resumes(fresh_cluster: ClusterFactory, receive: R
     reception.streaming()
     assert reception.receiver.error is None
     assert cluster.value("SELECT pid FROM pg_stat_replication") == pid
+
+
+def test_who_waits_for_space_for_long_disconnects(
+    fresh_cluster: ClusterFactory, receive: Receive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walreceiver, "_UNREAD_MAX_S", 1.0)
+    cluster = fresh_cluster(18, **SMALL)
+    reception = receive(cluster, max_bytes=4 << 20)
+    reception.streaming()
+    write_wal(cluster, 60_000)
+    wait_until(lambda: isinstance(reception.receiver.error, WalStoreFull))
+    wait_until(lambda: not cluster.query("SELECT FROM pg_stat_replication"), 20)
+    assert reception.receiver.state == ReceiverState.WAITING
+    assert isinstance(reception.receiver.error, WalStoreFull)
+    full_at = reception.store.received_lsn
+    while reception.store.flushed_lsn < flush_lsn(cluster):
+        reception.store.remove_before(reception.store.flushed_lsn)
+        time.sleep(0.05)
+    reception.streaming()
+    assert reception.receiver.error is None
+    assert reception.store.received_lsn > full_at
+
+
+@pytest.mark.parametrize("major", majors_by_tier([14, 18]))
+def test_a_full_store_does_not_keep_the_server_from_its_checkpoints(
+    fresh_cluster: ClusterFactory,
+    receive: Receive,
+    monkeypatch: pytest.MonkeyPatch,
+    major: int,
+) -> None:
+    """The server gives the slot up, and ends its walsender first, which tells that to its client:
+    one that is connected and reads nothing would have it, and the checkpoint, wait for ever.
+    """
+    monkeypatch.setattr(walreceiver, "_UNREAD_MAX_S", 3.0)
+    cluster = fresh_cluster(
+        major, wal_segment_size_mb=1, wal_keep_size=0, max_slot_wal_keep_size="20MB"
+    )
+    reception = receive(cluster, max_bytes=4 << 20)
+    reception.streaming()
+    write_wal(cluster, 150_000)
+    wait_until(lambda: isinstance(reception.receiver.error, WalStoreFull))
+    switch_wal(cluster)
+    with cluster.connect() as connection:
+        connection.execute("SET statement_timeout = '40s'")
+        connection.execute("CHECKPOINT")
+    assert cluster.value("SELECT wal_status FROM pg_replication_slots") == "lost"
+    # And that is told, once there is space.
+    while not isinstance(reception.receiver.error, WalRemoved):
+        reception.store.remove_before(reception.store.flushed_lsn)
+        time.sleep(0.05)
+    assert reception.receiver.state == ReceiverState.FAILED
 
 
 def test_full_disk_pauses_and_resumes(fresh_cluster: ClusterFactory, receive: Receive) -> None:
