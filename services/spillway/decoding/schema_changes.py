@@ -28,9 +28,9 @@ Whether there is anything to tell is seen by the catalogs' rows (``catalog/table
 of what touches a table changes none of those that define it. Where one differs, the table is
 described as it was and as it is.
 
-What is queued is both definitions, as JSON (:func:`_content`), and of a partition that comes or
-goes the tables above it; an output plugin makes of them what it tells (``plugins/ddl_event.py``),
-when somebody asks. This costs each transaction that changes a
+What is queued is both definitions, as JSON (:func:`_content`), and of a partition the tables above
+it, as a whole where it comes or goes; an output plugin makes of them what it tells
+(``plugins/ddl_event.py``), when somebody asks. This costs each transaction that changes a
 table's definition some tenths of a millisecond a table, and others nothing.
 
 Memory: the definitions of tables that transactions in progress have changed.
@@ -240,10 +240,7 @@ class SchemaChanges:
             if before is not None and after is not None and after.descriptor.kind == _PARTITIONED:
                 after = self._with_missing(oid, before, after, oids, own_xids)
             content = _content(oid, before, after, is_rewritten=is_rewritten)
-            # A partition that comes or goes takes rows along: of whom, readers of roots must know.
-            if before is not None and before.parent != (after.parent if after else None):
-                content["left"] = self._above(before.parent, own_xids)
-                content["joined"] = self._above(after.parent if after else None, own_xids)
+            content |= self._of_partition(before, after, own_xids)
             text = json.dumps(content, separators=(",", ":")).encode()
             self._buffer.add_schema_change(xid, lsn, text)
             if self._note is not None:
@@ -278,9 +275,27 @@ class SchemaChanges:
                     return replace(after, descriptor=replace(table, columns=columns))
         return after
 
+    def _of_partition(
+        self, before: TableState | None, after: TableState | None, own_xids: Collection[int]
+    ) -> dict[str, Any]:
+        """Return what a SCHEMA_CHANGE says of the tables above a partition."""
+        old, new = (None if state is None else state.parent for state in (before, after))
+        joined = self._above(new, own_xids)
+        left = joined if old == new else self._above(old, own_xids)
+        said: dict[str, Any] = {}
+        # A partition that comes or goes takes rows along: of whom, readers of roots must know.
+        if before is not None and old != new:
+            said = {
+                key: [table.to_json() for table in found]
+                for key, found in (("left", left), ("joined", joined))
+            }
+        if left or joined:
+            said["above"] = [_names(left), _names(joined)]
+        return said
+
     def _above(
         self, parent: tuple[int, str, str] | None, own_xids: Collection[int]
-    ) -> list[dict[str, Any]]:
+    ) -> list[RelationDescriptor]:
         """Return the partitioned table *parent* and those above it, the root last, as a transaction
         sees them, or, where it has dropped them, as all others do.
         """
@@ -290,7 +305,7 @@ class SchemaChanges:
             with contextlib.suppress(DecodingError):
                 found = self._mirror.resolve_oid(parent[0], xids).descriptor
                 if found is not None:
-                    return [_plain(table).to_json() for table in (found, *found.ancestors)]
+                    return [_plain(table) for table in (found, *found.ancestors)]
         return []
 
     def _rows(self, oid: int, own_xids: Collection[int]) -> TableRows | None:
@@ -330,6 +345,11 @@ def _content(
         "replaced_defaults": after.replaced_defaults(before) if before and after else (),
         "rewritten": is_rewritten or bool(before and after and before.storage != after.storage),
     }
+
+
+def _names(above: Sequence[RelationDescriptor]) -> list[tuple[int, str, str]]:
+    """Return who partitioned tables are."""
+    return [(table.oid, table.schema, table.name) for table in above]
 
 
 def _plain(table: RelationDescriptor) -> RelationDescriptor:

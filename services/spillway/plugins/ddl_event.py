@@ -24,7 +24,7 @@ from spillway.pg.text_settings import TextSettings
 from spillway.plugins.type_names import format_type_with_typmod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from spillway.catalog.descriptor import ColumnDescriptor, TypeDescriptor
     from spillway.decoding.transaction import TransactionHeader
@@ -64,9 +64,12 @@ class DdlEvents:
     def event(self, content: bytes, header: TransactionHeader) -> dict[str, Any]:
         """Return the same as plain JSON values."""
         change = json.loads(content)
+        # What was logged by a release before says nothing of what is above a partition.
         before, after = (
-            None if state is None else self._table(state)
-            for state in (change["before"], change["after"])
+            None if state is None else self._table(state, above)
+            for state, above in zip(
+                (change["before"], change["after"]), change.get("above", ((), ())), strict=True
+            )
         )
         known = after or before
         assert known is not None
@@ -95,7 +98,9 @@ class DdlEvents:
             else None,
         }
 
-    def _table(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def _table(
+        self, state: Mapping[str, Any], above: Sequence[tuple[int, str, str]]
+    ) -> dict[str, Any]:
         table = RelationDescriptor.from_json(state["table"])
         parent = state["parent"]
         collations = {
@@ -110,6 +115,10 @@ class DdlEvents:
             "parent": None
             if parent is None
             else {"oid": parent[0], "schema": readable(parent[1]), "table": readable(parent[2])},
+            "ancestors": [
+                {"oid": oid, "schema": readable(schema), "table": readable(name)}
+                for oid, schema, name in above
+            ],
             "replica_identity": _REPLICA_IDENTITY.get(table.replica_identity),
             "primary_key": [names[attnum] for attnum in table.primary_key],
             "identity_columns": [names[attnum] for attnum in table.identity_columns],

@@ -144,10 +144,25 @@ def test_every_kind_of_change_is_told(database: Database, tmp_path: Path) -> Non
         assert event["after"]["partitioned"] is True
         event = after("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
         assert event["after"]["parent"]["table"] == "p"
+        p = {name: event["after"]["parent"][name] for name in ("oid", "schema", "table")}
+        assert event["after"]["ancestors"] == [p]
         (event,) = [after("ALTER TABLE p DETACH PARTITION p1")]
         assert [kind for kind, *_ in _changes(event)] == ["detach_partition"]
+        assert (event["before"]["ancestors"], event["after"]["ancestors"]) == ([p], [])
         event = after("ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (10)")
         assert [kind for kind, *_ in _changes(event)] == ["attach_partition"]
+        assert (event["before"]["ancestors"], event["after"]["ancestors"]) == ([], [p])
+        # The root is last, also where nothing has come or gone.
+        event = after(
+            "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id)"
+        )
+        p2 = {"oid": event["oid"], "schema": "public", "table": "p2"}
+        after("CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (20)")
+        event = after("ALTER TABLE p21 ALTER v SET DEFAULT 'x'")
+        assert event["before"]["ancestors"] == event["after"]["ancestors"] == [p2, p]
+        event = after("DROP TABLE p21")
+        assert event["before"]["ancestors"] == [p2, p]
+        after("DROP TABLE p2")
         event = after("CREATE TABLE p2 PARTITION OF p DEFAULT PARTITION BY LIST (v)")
         event = after("CREATE TABLE p3 PARTITION OF p2 DEFAULT")
         # What older rows have is known of the partitions alone.

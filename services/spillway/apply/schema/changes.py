@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.schema.definitions import target_heirs
 from spillway.apply.schema.following import Following
+from spillway.apply.schema.plan import is_attached
+from spillway.apply.sync.deferred_ddl import ancestors
 from spillway.errors import TargetSchemaChange
 from spillway.pg.lsn import Lsn
 
@@ -122,6 +124,9 @@ class SchemaChanges:
         event: dict[str, Any] = json.loads(content)
         if event["kind"] == "drop_table" or not self._is_ours(event):
             return False
+        if event["kind"] == "create_table" and self._sync is not None:
+            # It is copied as any table that is published later, and made where that is wished.
+            self._sync.refresh()
         if self._is_for_another(event, head):
             return False
         if event["kind"] == "create_table":
@@ -191,21 +196,25 @@ class SchemaChanges:
     # ---- which events
 
     def _is_ours(self, event: Mapping[str, Any]) -> bool:
-        """Say whether an event is about a table of the subscription's."""
+        """Say whether an event is about a table of the subscription's, or a partition of one, or
+        what has been one up to here: by now the source may know nothing of that.
+        """
+        above = ancestors(event)
         names = {
             (state["schema"], state["table"])
             for state in (event["before"], event["after"])
             if state is not None
-        }
+        }.union(above.values())
         if self._selection.publications is None:
             return any(self._selection.has(*name) for name in names)
         if self._sync is not None and names & self._sync.states.all().keys():
             return True
-        return self._following.source.publishes(self._selection.publications, event["oid"])
+        source = self._following.source
+        return source.publishes(self._selection.publications, event["oid"], list(above))
 
     def _is_for_another(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
         """Say whether an event is for who reads what its table lacks, who has it now."""
-        if self._sync is None or self._sync.states.are_all_ready or event["kind"] != "alter_table":
+        if self._sync is None or self._sync.states.are_all_ready:
             return False
         # A prepared transaction would hold the lock of the table's state, which its own COMMIT
         # PREPARED would then wait for.
@@ -242,14 +251,14 @@ class SchemaChanges:
     # ---- what is done
 
     def _create(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
-        if self._sync is not None:
-            # It is copied as any table that is published later, and made where that is wished.
-            self._sync.refresh()
         return event["after"]["parent"] is not None and self._follow(event, head)
 
     def _alter(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
         has_changed = self._follow(event, head)
         before, after = event["before"], event["after"]
+        if self._sync is not None and is_attached(event):
+            # What publishes the partitioned table publishes it from here on.
+            self._sync.refresh()
         old, new = (before["schema"], before["table"]), (after["schema"], after["table"])
         # A table that was renamed on the source keeps its state.
         if self._sync is not None and old != new:
@@ -285,14 +294,14 @@ class OwnSchemaChanges:
             SourceError, TargetError, psycopg.Error: as there.
         """
         event: dict[str, Any] = json.loads(content)
-        if event["kind"] != "alter_table":
-            return False
         before, after = event["before"], event["after"]
-        key = before["schema"], before["table"]
-        if key not in self._names:
+        key = None if before is None else (before["schema"], before["table"])
+        is_above = not self._names.keys().isdisjoint(ancestors(event).values())
+        if after is None or not (key in self._names or is_above):
             return False
         has_changed = self._following.follow(event, head.commit_lsn, head.xid)
-        self._names[after["schema"], after["table"]] = self._names.pop(key)
+        if key is not None and key in self._names:
+            self._names[after["schema"], after["table"]] = self._names.pop(key)
         return has_changed
 
     def find_renamed(self, relation: SourceRelation, commit_lsn: int) -> TableName | None:

@@ -50,7 +50,8 @@ SELECT d.adnum::int, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
 """
 _BOUND: Final = """
 SELECT pg_catalog.pg_get_expr(c.relpartbound, c.oid)
-  FROM pg_catalog.pg_class c WHERE c.oid = %s::oid
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_inherits h ON h.inhrelid = c.oid
+ WHERE c.oid = %s::oid AND h.inhparent = %s::oid
 """
 _PARTITION_KEY: Final = "SELECT pg_catalog.pg_get_partkeydef(%s::oid)"
 _PUBLISHED: Final = """
@@ -58,8 +59,9 @@ SELECT EXISTS (
     SELECT FROM pg_catalog.pg_publication p,
                 LATERAL pg_catalog.pg_get_publication_tables(p.pubname::text) t
      WHERE p.pubname = ANY (%s)
-       AND (t.relid = %s::oid
-            OR %s::oid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(t.relid) m)
+       AND (t.relid = ANY (%s::oid[])
+            OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(t.relid) m
+                        WHERE m.relid = ANY (%s::oid[]))
             OR t.relid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(%s::oid) m)))
 """
 
@@ -186,10 +188,12 @@ class SourceCatalog:
         with self.connected() as connection:
             return dict(connection.execute(_EXPRESSIONS, [oid]).fetchall())
 
-    def bound(self, oid: int) -> str | None:
-        """Return a partition's bounds: ``FOR VALUES …`` or DEFAULT; None for none."""
+    def bound(self, oid: int, parent: int) -> str | None:
+        """Return a table's bounds as a partition of *parent*, an OID: ``FOR VALUES …`` or DEFAULT;
+        None: it is none by now, or another table's.
+        """
         with self.connected() as connection:
-            found = connection.execute(_BOUND, [oid]).fetchone()
+            found = connection.execute(_BOUND, [oid, parent]).fetchone()
         return None if found is None else found[0]
 
     def partition_key(self, oid: int) -> str | None:
@@ -198,8 +202,12 @@ class SourceCatalog:
             found = connection.execute(_PARTITION_KEY, [oid]).fetchone()
         return None if found is None else found[0]
 
-    def publishes(self, publications: Sequence[str], oid: int) -> bool:
-        """Say whether one of *publications* publishes a table, or what it is a partition of."""
+    def publishes(self, publications: Sequence[str], oid: int, above: Sequence[int] = ()) -> bool:
+        """Say whether one of *publications* publishes a table, or what it is a partition of, or
+        has been: *above*, as what those are partitions of.
+        """
         with self.connected() as connection:
-            found = connection.execute(_PUBLISHED, [list(publications), oid, oid, oid]).fetchone()
+            oids = [oid, *above]
+            values = [list(publications), oids, oids, oid]
+            found = connection.execute(_PUBLISHED, values).fetchone()
         return found is not None and bool(found[0])

@@ -11,7 +11,8 @@ import psycopg
 from psycopg import sql
 
 from spillway.apply.schema.definitions import SourceCatalog, has_schema, target_table
-from spillway.apply.schema.plan import Plan, Planner
+from spillway.apply.schema.plan import Plan, Planner, bounds_unknown, is_attached
+from spillway.apply.sync.deferred_ddl import ancestors
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import (
     TargetNotPermitted,
@@ -96,13 +97,16 @@ class Following:
         connection = self._connection
         if event["kind"] == "create_table":
             return self._new_partition(event)
-        return Planner(
+        plan = Planner(
             event,
             self._rename,
             lambda name: target_table(connection, name),
             self.source,
             lambda name: has_schema(connection, name),
         ).plan()
+        if plan is None and is_attached(event):
+            return self._new_partition(event)
+        return plan
 
     def _new_partition(self, event: Mapping[str, Any]) -> Plan | None:
         connection = self._connection
@@ -112,10 +116,14 @@ class Following:
         root = target_table(connection, root_name)
         if root is None or not root.is_partitioned or target_table(connection, name) is not None:
             return None
-        bound = self.source.bound(event["oid"])
+        is_new = event["kind"] == "create_table"
+        if event["after"]["partitioned"] and not is_new:
+            # Of its partitions no event comes: they are what they were.
+            return Plan(refused=["the target lacks it: make it there with its partitions"])
+        bound = self.source.bound(event["oid"], parent["oid"])
         if bound is None:
             # It was dropped since, or is no partition any more.
-            return None
+            return None if is_new else Plan(refused=[bounds_unknown(parent)])
         statement = (
             f"CREATE TABLE {sql.Identifier(*name).as_string()} PARTITION OF "
             f"{sql.Identifier(*root_name).as_string()} {bound}"
@@ -175,6 +183,7 @@ class Following:
             hint=f"{hint} Or, to leave the target's table as it is: give the target "
             "on_schema_change ignore, and enable the subscription.",
             relation=table,
+            partition_of=[".".join(name) for name in ancestors(event).values()],
             lsn=str(Lsn(commit_lsn)),
             xid=xid,
             statements=plan.statements,

@@ -287,9 +287,9 @@ class Planner:
         root = self._find(of)
         if root is None or not root.is_partitioned:
             return
-        bound = self._source.bound(self._event["oid"])
+        bound = self._source.bound(self._event["oid"], parent["oid"])
         if bound is None:
-            self._refuse("its bounds as a partition are not known any more")
+            self._refuse(bounds_unknown(parent))
             return
         self._plan.statements.append(
             f"ALTER TABLE {_quoted(*of)} ATTACH PARTITION {self._name} {bound}"
@@ -297,6 +297,19 @@ class Planner:
 
     def _refuse(self, why: str) -> None:
         self._plan.refused.append(why)
+
+
+def is_attached(event: Mapping[str, Any]) -> bool:
+    """Say whether an event's table has become a partition."""
+    return any(change["change"] == "attach_partition" for change in event["changes"])
+
+
+def bounds_unknown(parent: Mapping[str, Any]) -> str:
+    """Say why a table can't be attached to *parent*."""
+    return (
+        f"it is no partition of {parent['schema']}.{parent['table']} on the source any more, so "
+        "its bounds are not known: attach it with those that it had"
+    )
 
 
 def _quoted(*names: str) -> str:

@@ -16,6 +16,9 @@ While anything waits, later events of the table wait too, so that they stay in o
 was renamed on the source has its old name here and in its state until the reader has got that far;
 it is known by its OID.
 
+What happens to a partition of a table that is published by its root waits for the root, which has
+its rows: attached or detached too early, rows from before would find no partition, or another one.
+
 Everything is decided with the table's row of ``spillway.tables`` locked, which whoever moves the
 table on writes in the same transaction.
 """
@@ -80,6 +83,18 @@ UPDATE spillway.deferred_ddl SET schema_name = %s, table_name = %s
 """
 
 
+def ancestors(event: Mapping[str, Any]) -> Mapping[int, TableName]:
+    """Return the partitioned tables that an event's table is, or was, a partition of, by their OIDs
+    on the source.
+    """
+    return {
+        table["oid"]: (table["schema"], table["table"])
+        for state in (event["before"], event["after"])
+        if state is not None
+        for table in state.get("ancestors", ())
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class DeferredEvent:
     """An event that waits."""
@@ -104,8 +119,9 @@ class DeferredDdl:
     def keep(
         self, connection: Connection, event: Mapping[str, Any], commit_lsn: int, xid: int
     ) -> bool:
-        """Keep an alter_table event if it is for who reads what its table lacks since its copy;
-        return whether it is. Waits for who is about to move the table on.
+        """Keep an alter_table event, or a create_table event of a partition, if it is for who reads
+        what its table, or one above it, lacks since its copy; return whether it is. Waits for who
+        is about to move that table on.
 
         Args:
             connection: the stream's.
@@ -118,7 +134,8 @@ class DeferredDdl:
         """
         before, oid = event["before"], event["oid"]
         waiting = connection.execute(_KEYS, [self._subscription, oid]).fetchall()
-        for key in {*waiting, (before["schema"], before["table"])}:
+        own = [] if before is None else [(before["schema"], before["table"])]
+        for key in dict.fromkeys((*waiting, *own, *ancestors(event).values())):
             row = connection.execute(_LOCK, [self._subscription, *key]).fetchone()
             if row is None:
                 continue
@@ -133,8 +150,8 @@ class DeferredDdl:
                 )
             if is_behind:
                 values = [oid, str(Lsn(commit_lsn)), xid, json.dumps(event).encode()]
-                own = [self._subscription, *key]
-                connection.execute(_KEEP, [*own, *values, *own])
+                named = [self._subscription, *key]
+                connection.execute(_KEEP, [*named, *values, *named])
                 return True
         return False
 

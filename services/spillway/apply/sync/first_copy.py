@@ -420,8 +420,10 @@ class FirstCopy:
         try:
             for one in waiting:
                 following.follow(one.event, one.commit_lsn, one.xid)
-                after = one.event["after"]
-                table = after["schema"], after["table"]
+                before, after = one.event["before"], one.event["after"]
+                # Others are of its partitions.
+                if before is not None and (before["schema"], before["table"]) == table:
+                    table = after["schema"], after["table"]
         finally:
             following.close()
         return table

@@ -58,8 +58,13 @@ def table_of(
     if not name:
         return None
     is_the_sources = isinstance(error, TargetSchemaChange)
-    found = [key for key in tables if ".".join(key if is_the_sources else rename(*key)) == name]
-    return found[0] if len(found) == 1 else None
+    called = {key: ".".join(key if is_the_sources else rename(*key)) for key in tables}
+    # A partition's DDL is the trouble of the table that is published in its place.
+    above = error.details.get("partition_of")
+    for one in (name, *(above if isinstance(above, list) else ())):
+        if found := [key for key in called if called[key] == one]:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def why_aside(error: SpillwayError, target: tuple[str, str]) -> str:
