@@ -61,6 +61,8 @@ _STREAM_START: Final = struct.Struct(">cIB")
 _STREAM_COMMIT: Final = struct.Struct(">cIBQQq")
 _STREAM_ABORT: Final = struct.Struct(">cII")
 _ABORT_INFO: Final = struct.Struct(">Qq")
+#: Changes of a table after which it may be published as another.
+_ANEW: Final = frozenset({"set_schema", "attach_partition", "detach_partition"})
 #: The flags of PREPARE, STREAM COMMIT and their like: none are defined.
 _NO_FLAGS: Final = 0
 
@@ -350,18 +352,19 @@ class Pgoutput(OutputPlugin):
 
     def _ddl_message(self, content: bytes) -> tuple[bytes, bytes, int | None]:
         """Return prefix and content of an event's message, and the oid of a table that is to be
-        announced by another schema after it, 0 for all, None for none.
+        announced, and its publications looked up, anew after it, 0 for all, None for none.
 
         Up to 15, ALTER SCHEMA RENAME invalidates no table in pgoutput, which goes on with the old
-        name. Who follows DDL has the table by the event's.
+        name; and 14 goes on with a partition's root when it is a partition no more. Who follows DDL
+        has the table by the event's name, and as it is published from there on.
         """
         assert self._header is not None
         event = self._ddl.event(content, self._header)
-        renamed = None
-        if any(one["change"] == "set_schema" for one in event["changes"]):
+        anew = None
+        if any(one["change"] in _ANEW for one in event["changes"]):
             # Partitions may be published under a partitioned table's name.
-            renamed = 0 if event["after"]["partitioned"] else event["oid"]
-        return PREFIX, as_json(event), renamed
+            anew = 0 if event["after"]["partitioned"] else event["oid"]
+        return PREFIX, as_json(event), anew
 
     def _filtered(self, header: TransactionHeader) -> bool:
         """PostgreSQL's filter_by_origin callback."""

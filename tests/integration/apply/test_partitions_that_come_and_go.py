@@ -71,6 +71,40 @@ def test_a_partition_that_is_detached(pair: SubscribedPair, wished: str, how: st
     pair.check_equal("r", "r1")
 
 
+@pytest.mark.parametrize("is_later", [False, True], ids=["", "seen later"])
+@pytest.mark.parametrize("published", ["ALL TABLES", deep("TABLE r, r1, marker")])
+def test_a_partition_that_is_published_by_itself_when_it_is_detached(
+    pair: SubscribedPair, published: str, is_later: bool
+) -> None:
+    """It goes on with the rows that it has: a copy would find them in its way, or there twice. From
+    that place on its changes are its own, in the same transaction too; 14 alone would go on to send
+    them as the root's.
+    """
+    pair.both(_ROOT)
+    pair.create(published + _VIA_ROOT, on_schema_change="apply")
+    pair.source.execute("INSERT INTO r VALUES (1, 'one'), (101, 'two')")
+    pair.catch_up()
+    if is_later:
+        _stand(pair)
+    pair.source.execute("INSERT INTO r VALUES (2, 'of r')")
+    pair.transaction(
+        "INSERT INTO r VALUES (3, 'of r')",
+        "ALTER TABLE r DETACH PARTITION r1",
+        "INSERT INTO r1 VALUES (4, 'its own')",
+    )
+    pair.source.execute("UPDATE r1 SET v = 'new' WHERE id = 1")
+    if is_later:
+        _go_on(pair)
+    pair.catch_up()
+    pair.check_equal("r", "r1")
+    pair.service.call("POST", f"/subscriptions/{pair.name}/refresh")
+    pair.source.execute("INSERT INTO r1 VALUES (5, 'behind a refresh')")
+    pair.catch_up()
+    pair.check_equal("r", "r1")
+    state = "SELECT state FROM spillway.tables WHERE table_name = 'r1'"
+    assert pair.target.query(state) == [("r",)]
+
+
 def test_a_partition_that_is_dropped(pair: SubscribedPair) -> None:
     """It stays, as any table that is dropped, and is no pause; what is done to the target by hand
     is nobody's trouble.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway.apply.schema.definitions import target_heirs
+from spillway.apply.schema.definitions import target_heirs, target_table
 from spillway.apply.schema.following import Following
 from spillway.apply.schema.plan import is_attached
 from spillway.apply.sync.deferred_ddl import ancestors
@@ -260,10 +260,32 @@ class SchemaChanges:
             # What publishes the partitioned table publishes it from here on.
             self._sync.refresh()
         old, new = (before["schema"], before["table"]), (after["schema"], after["table"])
+        if before["parent"] is not None and after["parent"] is None:
+            self._has_changed |= self._take_over(event, new, head)
         # A table that was renamed on the source keeps its state.
         if self._sync is not None and old != new:
             self._has_changed |= self._sync.states.rename(self._session.connection, old, new)
         return has_changed
+
+    def _take_over(self, event: Mapping[str, Any], name: TableName, head: TransactionHead) -> bool:
+        """Have the stream go on with a partition that is published by itself from here on, with
+        the rows that it has on the target: a copy would meet them there.
+        """
+        publications = self._selection.publications
+        if self._sync is None or not publications or head.kind == _PREPARED:
+            return False
+        above, known = ancestors(event), self._sync.states.all()
+        was_written = any(key in known and known[key].is_synchronized for key in above.values())
+        if name in known or not was_written:
+            return False
+        connection = self._session.connection
+        table = target_table(connection, self._rename(*name))
+        if table is None or table.parent is not None:
+            return False
+        oid, source = event["oid"], self._following.source
+        return source.publishes_itself(
+            publications, oid, list(above)
+        ) and self._sync.states.take_over(connection, name, oid, head.commit_lsn)
 
     def _follow(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
         try:

@@ -65,6 +65,22 @@ SELECT EXISTS (
             OR t.relid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(%s::oid) m)))
 """
 
+_PUBLISHED_ITSELF: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_publication p,
+                LATERAL pg_catalog.pg_get_publication_tables(p.pubname::text) t
+     WHERE p.pubname = ANY (%s) AND t.relid = %s::oid)
+"""
+_IN_PART: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_publication p
+      JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+     WHERE p.pubname = ANY (%s) AND r.prrelid = ANY (%s::oid[])
+       AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL))
+"""
+#: Row filters and column lists.
+_FILTERS: Final = 150000
+
 _HEIRS: Final = """
 WITH RECURSIVE heir AS (
     SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -211,3 +227,15 @@ class SourceCatalog:
             values = [list(publications), oids, oids, oid]
             found = connection.execute(_PUBLISHED, values).fetchone()
         return found is not None and bool(found[0])
+
+    def publishes_itself(self, publications: Sequence[str], oid: int, above: Sequence[int]) -> bool:
+        """Say whether one of *publications* publishes a table, and none of them only some rows or
+        columns of it or of *above*.
+        """
+        with self.connected() as connection:
+            named = list(publications)
+            found = connection.execute(_PUBLISHED_ITSELF, [named, oid]).fetchone()
+            if found is None or not found[0] or connection.info.server_version < _FILTERS:
+                return found is not None and bool(found[0])
+            found = connection.execute(_IN_PART, [named, [oid, *above]]).fetchone()
+        return found is not None and not found[0]

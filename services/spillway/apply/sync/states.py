@@ -118,6 +118,11 @@ UPDATE spillway.tables SET state = 'r'
  WHERE subscription = %s AND schema_name = %s AND table_name = %s AND state = 's'
 """
 
+_TAKE_OVER: Final = """
+INSERT INTO spillway.tables (subscription, schema_name, table_name, state, lsn)
+VALUES (%s, %s, %s, 's', %s) ON CONFLICT DO NOTHING
+"""
+
 #: A table's schema and name, on the source.
 TableName = tuple[str, str]
 
@@ -322,6 +327,18 @@ class TableStates:
         if known is None or (other is not None and other.state != SyncState.INIT):
             return False
         self.move(connection, old, new)
+        self.load(connection)
+        return True
+
+    def take_over(self, connection: Connection, key: TableName, relation_id: int, lsn: int) -> bool:
+        """Have the stream write a table from *lsn* on that is not known yet, and has what is before
+        it: as a partition, by its root. Return whether it was not. To be loaded again when the
+        transaction is rolled back.
+        """
+        values = [self._subscription, *key, str(Lsn(lsn))]
+        if not connection.execute(_TAKE_OVER, values).rowcount:
+            return False
+        self.identify(connection, {key: relation_id})
         self.load(connection)
         return True
 

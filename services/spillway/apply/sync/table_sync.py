@@ -39,7 +39,7 @@ from spillway.errors import SourceError, SpillwayError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from spillway.apply.schema.following import Following
@@ -52,6 +52,21 @@ _log = logging.getLogger(__name__)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+#: Which of the target's tables of some names are partitions of which.
+_PARTITIONS: Final = """
+SELECT n.nspname::text, c.relname::text, an.nspname::text, a.relname::text
+  FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) w(schema, name)
+  JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name,
+       LATERAL pg_catalog.pg_partition_ancestors(c.oid) p
+  JOIN pg_catalog.pg_class a ON a.oid = p.relid
+  JOIN pg_catalog.pg_namespace an ON an.oid = a.relnamespace
+ WHERE c.relispartition AND a.oid <> c.oid
+"""
+_SOURCE_LSN: Final = """
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text
+"""
 _POLL_S: Final = 0.2
 #: how often it is looked whether tables that were set aside are empty
 _ASIDE_LOOK_S: Final = 2.0
@@ -100,6 +115,8 @@ class TableSync:
         self._position = 0
         self._sequences_at = 0.0
         self._aside_look_at = 0.0
+        #: partitions that the stream has yet to detach, by the LSN where it has
+        self._to_be_detached: Mapping[TableName, int] = {}
         #: how sequences stood when they were last set; None: never yet
         self.sequences: sequences.SequenceSync | None = None
         self._thread: threading.Thread | None = None
@@ -309,7 +326,9 @@ class TableSync:
         """Bring the states in line with what is published, and make what the target lacks.
 
         A table that the stream has, and that has been attached to one that is published by its
-        root, stays: its changes are the root's from there on.
+        root, stays: its changes are the root's from there on. One that has been detached from it is
+        not added before the stream has come there: it has the table's rows until then, and is to
+        go on with them.
 
         Raises:
             SpillwayError: a publication is missing, or a side can't be reached.
@@ -327,7 +346,8 @@ class TableSync:
             streamed = {key for key in gone & relation_ids.keys() if known[key].is_synchronized}
             attached = below(source, [relation_ids[key] for key in streamed], found.values())
             gone -= {key for key in streamed if relation_ids[key] in attached}
-        more = found.keys() - known.keys() - set(renamed.values())
+            more = found.keys() - known.keys() - set(renamed.values())
+            more -= self._yet_to_be_detached(source, more)
         kept = (known.keys() & found.keys()) - renamed.keys()
         identified = {key: found[key] for key in more | kept if relation_ids.get(key) != found[key]}
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
@@ -346,6 +366,31 @@ class TableSync:
                         self.states.store(target, table)
             self.states.forgotten(gone)
             self.states.changed(*new)
+
+    def _yet_to_be_detached(self, source: Connection, new: Collection[TableName]) -> set[TableName]:
+        """Return which of the tables that are published by now are partitions of known ones on the
+        target, as long as the stream has not come to where this was seen.
+        """
+        renamed = self._settings.rename
+        above = {renamed(*key) for key in self.states.all()}
+        if not (self._follows_ddl and new and above):
+            self._to_be_detached = {}
+            return set()
+        named = {renamed(*key): key for key in new}
+        with self._sides.target_session() as target:
+            rows = target.execute(
+                _PARTITIONS, [list(column) for column in zip(*named, strict=True)]
+            )
+            found = {named[row[:2]] for row in rows if row[2:] in above}
+        if found:
+            (lsn,) = source.execute(_SOURCE_LSN).fetchone() or ("0/0",)
+            seen = int(Lsn.parse(lsn))
+            found_at = {key: self._to_be_detached.get(key, seen) for key in found}
+            found = {key for key, at in found_at.items() if self._position < at}
+            self._to_be_detached = {key: found_at[key] for key in found}
+        else:
+            self._to_be_detached = {}
+        return found
 
     def _renamed(
         self, relation_ids: Mapping[TableName, int], found: Mapping[TableName, int]
@@ -397,6 +442,8 @@ class TableSync:
                 if self._refreshing.is_set():
                     self._refreshing.clear()
                     self._refresh()
+                elif any(at <= self._position for at in self._to_be_detached.values()):
+                    self.list_tables()
                 elif self._sequences_at and time.monotonic() >= self._sequences_at:
                     self.synchronize_sequences()
                 if time.monotonic() >= self._aside_look_at:

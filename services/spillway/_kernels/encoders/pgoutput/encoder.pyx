@@ -499,7 +499,8 @@ cdef class Encoder:
     cdef int put_schema_change(self, const Change* change, MessageBuffer out) except -1:
         """Write the event as a transactional logical message."""
         cdef bytes prefix, text
-        prefix, text, renamed = self.schema_message(
+        cdef RelationState state
+        prefix, text, anew = self.schema_message(
             (<const char*>change.new_section)[:<Py_ssize_t>change.new_size]
         )
         self.open(out)
@@ -511,8 +512,12 @@ cdef class Encoder:
         put_int32(&out.payload, <uint32_t>len(text))
         put_bytes(&out.payload, <const char*>text, len(text))
         out.finish(change.header.lsn, self.xid)
-        if renamed is not None:
-            self.invalidate_one(renamed, 0)
+        if anew is not None:
+            self.invalidate_one(anew, 0)
+            # Of what 14 keeps, too: whose it is published as.
+            for state in self.states.values() if anew == 0 else (self.states.get(anew),):
+                if state is not None:
+                    state.rules_valid = False
         return 0
 
     cdef int start_message(self, uint8_t tag, uint32_t xid, ByteBuffer* out) except -1 nogil:
