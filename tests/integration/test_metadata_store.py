@@ -35,6 +35,7 @@ from spillway.store import conflicts as conflict_store
 from spillway.store.database import Database
 from spillway.store.fencing import IS_HELD, proof
 from spillway.store.metadata import MetadataStore
+from spillway.store.metrics import MetricPoint
 from spillway.store.migrate import migration_config
 from spillway.store.rows import (
     Fence,
@@ -432,6 +433,41 @@ async def test_a_process_that_stands_still_in_a_write_keeps_no_lease(
     await database.read(lambda connection: connection.execute(select(SLOTS)).all())
     assert (await store.slots.get("s1")).confirmed_flush_lsn is None
     await database.close()
+    await store.close()
+
+
+async def test_who_waits_for_a_locked_table_of_notes_keeps_nobody_else_waiting(
+    pg15: ServerDatabase,
+) -> None:
+    """A lease is renewed and a position stored while everybody asks for alerts and events, which
+    another session has locked; so are they while a write that has proved the lease waits there.
+    """
+    store = MetadataStore(f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}")
+    await store.migrate()
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
+    point = MetricPoint("slot", "s1", "shop", 0, 1.0, 1.0, 1.0, 1.0)
+    with pg15.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE alerts, events, metrics IN ACCESS EXCLUSIVE MODE")
+        asking = [
+            asyncio.create_task(one)
+            for one in (
+                store.metrics.add([point], {"shop": owner.fence}),
+                *(store.events.last(limit=10) for _ in range(8)),
+            )
+        ]
+        await asyncio.sleep(0.5)
+        async with asyncio.timeout(8):
+            assert await store.renew_lease(owner.fence.resource, owner.fence.token, 60)
+            assert await store.slots.confirm({"s1": Lsn(9)}, owner) == {"s1": Lsn(9)}
+        assert not all(one.done() for one in asking)
+        with pytest.raises(MetadataError, match="lock timeout") as found:
+            await asking[0]
+        assert "pg_locks" in (found.value.hint or "")
+    # Those that waited for a thread meanwhile are answered.
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert answers[-1] == []
+    await store.metrics.add([point], {"shop": owner.fence})
     await store.close()
 
 

@@ -177,18 +177,22 @@ class Sources:
         another process has it.
         """
         retry_s: float | None = None
+        failure = ""
         while True:
             served = self._leases.fence(name) is not None
             try:
                 if await self._hold(name) and name not in self._up:
                     await self._bring_up(name)
                 await self._note_upgrade(name)
-                retry_s = None
+                retry_s, failure = None, ""
             except UnknownSource:
                 await self._forget_dropped(name, served=served)
                 return
             except SpillwayError as error:
-                log.warning('source "%s" is not up: %s', name, error)
+                # A lease is tried to be renewed each second.
+                if str(error) != failure:
+                    log.warning('source "%s" is not up: %s', name, error)
+                failure = str(error)
                 retry_s = _longer(retry_s)
             except Exception:
                 # A bug must not end the task that would bring the source up again.
@@ -331,7 +335,7 @@ class Sources:
                 slot_name=physical_slot_name(name),
                 capture=capture,
             )
-            taken = await self._leases.acquire(name)
+            taken = await self._leases.acquire(name, is_new=True)
             if taken is None:
                 raise held_by_another(name)
             try:

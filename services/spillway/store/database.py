@@ -11,6 +11,11 @@ that a transaction never fails half-way because somebody else wrote. The file is
 (readers do not block the writer) with synchronous=FULL: a confirmed position that was acknowledged
 must survive a power cut.
 
+In PostgreSQL a transaction that waits for another session's lock has a thread and a connection for
+as long, so what must not wait for what else is waited for has some of its own (:data:`LANES`): a
+lease is renewed though every other thread waits, and a slot's position stored though nobody can
+read alerts. SQLite locks its file as a whole, so that no lane would be free there.
+
 In PostgreSQL nothing is prepared and nothing is set for a session, so that a pooler may stand in
 between. An answer that takes too long is an error: the server ends the statement, and the network
 counts as gone when it does not acknowledge what was sent.
@@ -26,10 +31,12 @@ import contextlib
 import json
 import os
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -40,7 +47,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError, State
 from spillway.errors import InvalidRequest, MetadataError, SpillwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy.engine import Connection, Engine
 
@@ -49,9 +56,30 @@ TIMEOUT_S: Final = 30
 #: PostgreSQL ends a transaction whose client has said nothing for so long: a process that stands
 #: still in one would keep the rows locked, its leases among them, for as long as its connection.
 IDLE_S: Final = 5
-#: Transactions at a time, and connections kept. SQLite has one writer at a time anyway; metadata
-#: statements take milliseconds, so that a handful serves a process.
-_CONNECTIONS: Final = {"sqlite": 1, "postgresql": 5}
+
+
+class Lane(NamedTuple):
+    """Transactions that don't wait for those of other lanes."""
+
+    #: Transactions at a time, and connections kept. Metadata statements take milliseconds, so that
+    #: a handful serves a process.
+    connections: int
+    #: How long a statement waits for another session's lock, in seconds. A transaction that has
+    #: proved a lease keeps others from renewing it meanwhile.
+    lock_timeout_s: int = 0
+
+
+#: What PostgreSQL is given at a time. SQLite has one writer at a time anyway.
+LEASES: Final = "leases"
+#: sources, slots, subscriptions and all else that the service's work needs
+STATE: Final = "state"
+#: what is kept to be looked at: events, alerts, metrics, conflicts, what the schema went through
+NOTES: Final = "notes"
+LANES: Final[Mapping[str, Lane]] = {
+    LEASES: Lane(1),
+    STATE: Lane(5),
+    NOTES: Lane(3, lock_timeout_s=3),
+}
 
 #: How often a transaction asks for room on a full disk: each time it is given a part of what there
 #: is.
@@ -65,6 +93,12 @@ _CLOCKS: Final = {
 }
 
 _ACCEPTED: Final = "sqlite:///path/to/file, postgresql://user@host/database"
+#: PostgreSQL's lock_not_available and query_canceled.
+_WAITED: Final = ("55P03", "57014")
+_WAITED_HINT: Final = (
+    "Another session of that PostgreSQL may have the service's tables locked, or its server may be "
+    "slow: see pg_locks and pg_stat_activity there. Requests work again once that is over."
+)
 _HINTS: Final = {
     "sqlite": "Check the file, its directory and the space left on its disk.",
     "postgresql": (
@@ -144,8 +178,16 @@ class Database:
         self._engine = (
             _sqlite_engine(self._url) if self.is_sqlite else _postgresql_engine(self._url)
         )
-        self._threads = ThreadPoolExecutor(_CONNECTIONS[self.name], "spillway-metadata")
-        self._closed = False
+        self._threads = (
+            dict.fromkeys(LANES, ThreadPoolExecutor(1, "spillway-metadata"))
+            if self.is_sqlite
+            else {
+                name: ThreadPoolExecutor(lane.connections, f"spillway-metadata-{name}")
+                for name, lane in LANES.items()
+            }
+        )
+        self._closed = threading.Event()
+        self._lane = STATE
 
     @property
     def is_sqlite(self) -> bool:
@@ -179,18 +221,26 @@ class Database:
         """
         return await self._in_thread(self._transaction, work, writes=True)
 
+    def in_lane(self, lane: str) -> Database:
+        """Return this database with its transactions in *lane*; it is closed together with this."""
+        beside = copy(self)
+        beside._lane = lane  # noqa: SLF001 - its own
+        return beside
+
     async def close(self) -> None:
         """Let what has begun end, then close every connection; safe to call twice."""
-        if not self._closed:
-            self._closed = True
-            await asyncio.to_thread(self._threads.shutdown)
+        if not self._closed.is_set():
+            self._closed.set()
+            for threads in self._threads.values():
+                await asyncio.to_thread(threads.shutdown)
             await asyncio.to_thread(self._engine.dispose)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        if self._closed:
+        if self._closed.is_set():
             raise MetadataError("the metadata store is closed", hint="The service is stopping.")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        threads = self._threads[self._lane]
+        return await loop.run_in_executor(threads, lambda: function(*args, **kwargs))
 
     # ---- on a thread
 
@@ -216,7 +266,9 @@ class Database:
     def _try_transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         try:
             with self._engine.connect() as connection:
-                connection.execution_options(spillway_writes=writes)
+                connection.execution_options(
+                    spillway_writes=writes, spillway_lock_timeout_s=LANES[self._lane].lock_timeout_s
+                )
                 with connection.begin():
                     return work(connection)
         except IntegrityError as error:
@@ -232,8 +284,10 @@ class Database:
     def _failed(self, error: BaseException) -> MetadataError:
         # libpq's messages have lines.
         text = " ".join(str(error).split()) or type(error).__name__
+        waited = getattr(error, "sqlstate", None) in _WAITED
         return MetadataError(
-            f"the metadata store {self.where} failed: {text}", hint=_HINTS[self.name]
+            f"the metadata store {self.where} failed: {text}",
+            hint=_WAITED_HINT if waited else _HINTS[self.name],
         )
 
 
@@ -300,7 +354,7 @@ def _sqlite_engine(url: URL) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,
-        pool_size=_CONNECTIONS["sqlite"],
+        pool_size=1,
         # The driver must not begin transactions of its own accord: ``_begin`` does.
         connect_args={"timeout": TIMEOUT_S, "isolation_level": None},
     )
@@ -322,7 +376,7 @@ def _postgresql_engine(url: URL) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,
-        pool_size=_CONNECTIONS["postgresql"],
+        pool_size=sum(lane.connections for lane in LANES.values()),
         # The server may have gone since, and be back.
         pool_pre_ping=True,
         connect_args={
@@ -337,8 +391,10 @@ def _postgresql_engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # For the transaction alone: a pooler may give the session to others.
+        lock_timeout_s = connection.get_execution_options().get("spillway_lock_timeout_s", 0)
         connection.exec_driver_sql(
             f"SELECT set_config('statement_timeout', '{TIMEOUT_S}s', true),"
+            f" set_config('lock_timeout', '{lock_timeout_s}s', true),"
             f" set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true)"
         )
 

@@ -12,7 +12,11 @@ know that before it asks, so it proves its lease with every write
          └──── lose: a renewal or a write was refused
 
 Who stands by asks each :data:`STANDBY_S`, whatever went wrong the last time, and so has a lease
-within :data:`TAKEOVER_S` of its end, as long as the metadata store answers.
+within :data:`TAKEOVER_S` of its end, as long as the metadata store answers. A lease that has run
+out may be that of a process that serves and could not renew it: the store did not answer, or
+somebody had its tables locked. Such a process asks as often, and is let renew it: a lease is taken
+from another process when :data:`LOOKS` in a row have found it run out, and untouched in between. A
+source that changes its service for nothing loses what only the former one's disk has.
 
 The holder is the data directory (``DataDirectory.instance``): the same process started again takes
 its lease back at once, another one waits until it runs out or is given back. Who has lost a lease
@@ -29,7 +33,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.errors import LeaseLost, SpillwayError
-from spillway.store.rows import SOURCE_LEASE, Fence, Owner
+from spillway.store.rows import SOURCE_LEASE, Fence, LeaseState, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +46,10 @@ STANDBY_S: Final = 1.0
 #: A lease that ran out, or was given back, is another's so many seconds later at the latest; the
 #: answers of a metadata store that is slow are in it.
 TAKEOVER_S: Final = 5.0
+
+
+#: how many answers in a row must have found a lease run out before it is taken from another process
+LOOKS: Final = 3
 
 
 class Taken(NamedTuple):
@@ -61,6 +69,8 @@ class Leases:
         self._ttl_s = ttl_s
         self._fences: dict[str, Fence] = {}
         self._lost_once: set[str] = set()
+        #: of leases that were found run out: which, and how often
+        self._run_out: dict[str, tuple[LeaseState, int]] = {}
         self._wake_ups: dict[str, asyncio.Event] = {}
         self._listeners: list[Callable[[str], None]] = []
 
@@ -78,10 +88,12 @@ class Leases:
         """How long to wait until a source is looked after again; *retry_s* is what a failure asks
         for.
 
-        Whoever has the lease renews it however little else works; whoever stands by must not wait
-        longer because the metadata store had no answer just now.
+        Whoever has the lease renews it however little else works, and as soon as that can be done
+        again; whoever stands by must not wait longer because the metadata store had no answer just
+        now.
         """
-        longest = self.renewal_s if source in self._fences else min(STANDBY_S, self.renewal_s)
+        is_renewed = source in self._fences and retry_s is None
+        longest = self.renewal_s if is_renewed else min(STANDBY_S, self.renewal_s)
         return longest if retry_s is None else min(longest, retry_s)
 
     def on_lost(self, listener: Callable[[str], None]) -> None:
@@ -138,16 +150,33 @@ class Leases:
                 listener(source)
             self._wake_up(source).set()
 
-    async def acquire(self, source: str) -> Taken | None:
-        """Take the lease, to be followed by :meth:`begin`; None while another process has it."""
+    async def acquire(self, source: str, *, is_new: bool = False) -> Taken | None:
+        """Take the lease, to be followed by :meth:`begin`; None while another process has it, or
+        may be about to renew it. That of a source that *is_new* is nobody's to renew.
+        """
         resource = _resource(source)
-        before = await self._metadata.lease_holder(resource)
+        stands = await self._metadata.lease(resource)
+        before = None if stands is None else stands.holder
+        is_own = before == self._holder and source not in self._lost_once
+        if stands is not None and not (is_own or is_new) and not self._is_left(source, stands):
+            return None
         token = await self._metadata.acquire_lease(
             resource, self._holder, self._ttl_s, restarted=source not in self._lost_once
         )
         if token is None:
             return None
+        self._run_out.pop(source, None)
         return Taken(Fence(resource, token), before not in (None, self._holder))
+
+    def _is_left(self, source: str, stands: LeaseState) -> bool:
+        """Whether a lease of another process has run out, and been found so often enough."""
+        if not stands.has_run_out:
+            self._run_out.pop(source, None)
+            return False
+        found, looks = self._run_out.get(source, (stands, 0))
+        looks = looks + 1 if found == stands else 1
+        self._run_out[source] = stands, looks
+        return looks >= LOOKS
 
     def begin(self, source: str, fence: Fence) -> None:
         """Hold the lease from now on: what it is needed for is ready."""

@@ -27,11 +27,12 @@ from spillway.errors import (
 )
 from spillway.store.alerts import AlertTable
 from spillway.store.conflicts import ConflictTable
-from spillway.store.database import ConstraintViolation, Database
+from spillway.store.database import LEASES as LEASES_LANE
+from spillway.store.database import NOTES, ConstraintViolation, Database
 from spillway.store.events import EventTable
 from spillway.store.fencing import check_fence
 from spillway.store.metrics import MetricTable
-from spillway.store.rows import SourceRow, SubscriptionRow
+from spillway.store.rows import LeaseState, SourceRow, SubscriptionRow
 from spillway.store.schema import LEASES, REVISION, SOURCES, SUBSCRIPTIONS
 from spillway.store.schema_changes import SchemaChangeTable
 from spillway.store.session_settings import SessionSettingsTable
@@ -63,11 +64,13 @@ class MetadataStore:
         self._database = Database(url, make_room)
         self.slots = SlotTable(self._database)
         self.users = UserTable(self._database)
-        self.conflicts = ConflictTable(self._database)
-        self.events = EventTable(self._database)
-        self.alerts = AlertTable(self._database, self.events)
-        self.metrics = MetricTable(self._database)
-        self.schema_changes = SchemaChangeTable(self._database)
+        self._leases = self._database.in_lane(LEASES_LANE)
+        notes = self._database.in_lane(NOTES)
+        self.conflicts = ConflictTable(notes)
+        self.events = EventTable(notes)
+        self.alerts = AlertTable(notes, self.events)
+        self.metrics = MetricTable(notes)
+        self.schema_changes = SchemaChangeTable(notes)
         self.session_settings = SessionSettingsTable(self._database)
 
     async def migrate(self) -> None:
@@ -257,15 +260,26 @@ class MetadataStore:
             )
             .returning(LEASES.c.token)
         )
-        taken = await self._database.write(lambda connection: _row(connection, statement))
+        taken = await self._leases.write(lambda connection: _row(connection, statement))
         return None if taken is None else int(taken["token"])
 
     async def lease_holder(self, resource: str) -> str | None:
         """Say who took the lease on *resource* last, whether it has run out or not; None when it
         was given back.
         """
-        found = await self._rows(select(LEASES.c.holder).where(LEASES.c.resource == resource))
-        return str(found[0]["holder"]) or None if found else None
+        stands = await self.lease(resource)
+        return None if stands is None else stands.holder
+
+    async def lease(self, resource: str) -> LeaseState | None:
+        """Say how the lease on *resource* stands; None when it was given back, or never taken."""
+        statement = select(
+            LEASES.c.holder,
+            LEASES.c.token,
+            LEASES.c.expires_at_ms,
+            (LEASES.c.expires_at_ms <= self._database.clock).label("has_run_out"),
+        ).where(LEASES.c.resource == resource)
+        found = await self._leases.read(lambda c: c.execute(statement).one_or_none())
+        return None if found is None or not found.holder else LeaseState(*found)
 
     async def renew_lease(self, resource: str, token: int, ttl_s: float) -> bool:
         """Extend a lease to *ttl_s* seconds from now; false when somebody else has taken it since.
@@ -279,7 +293,7 @@ class MetadataStore:
             .where(LEASES.c.expires_at_ms > 0)
             .values(expires_at_ms=expires)
         )
-        return await self._run(statement) == 1
+        return await self._leases.write(lambda c: c.execute(statement).rowcount) == 1
 
     async def release_lease(self, resource: str, token: int) -> None:
         """Give a lease back; nothing happens when it is no longer held."""
@@ -289,7 +303,7 @@ class MetadataStore:
             # 0 and not "now": a released lease can't be renewed. The token stays, and grows.
             .values(expires_at_ms=0, holder="")
         )
-        await self._run(statement)
+        await self._leases.write(lambda connection: connection.execute(statement))
 
     async def _rows(self, statement: Executable) -> list[RowMapping]:
         return await self._database.read(

@@ -172,6 +172,15 @@ class UserRow:
     created_at: datetime = field(default_factory=_now)
 
 
+class LeaseState(NamedTuple):
+    """A lease as it is stored."""
+
+    holder: str
+    token: int
+    expires_at_ms: int
+    has_run_out: bool
+
+
 class Fence(NamedTuple):
     """Proof of a lease: a write that carries it fails once somebody else has taken the lease."""
 

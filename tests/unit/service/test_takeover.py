@@ -20,7 +20,7 @@ from spillway.service.settings import EngineSettings
 from spillway.service.sources import Sources
 from spillway.sessions.layout import DataDirectory
 from spillway.sessions.source import Source
-from spillway.store.leases import STANDBY_S, TAKEOVER_S, Leases
+from spillway.store.leases import LOOKS, STANDBY_S, TAKEOVER_S, Leases
 from spillway.store.metadata import MetadataStore
 from spillway.store.rows import SourceRow
 from spillway.subscriber.subscriptions import LOOK_S
@@ -106,8 +106,8 @@ async def other_takes(service: Service) -> float:
 
 
 def test_who_stands_by_looks_more_often_than_is_promised() -> None:
-    # A look, one that fails, and the answers themselves.
-    assert 2 * STANDBY_S + 1 < TAKEOVER_S
+    # The looks that find it run out, one that fails, and the answers themselves.
+    assert (LOOKS + 1) * STANDBY_S < TAKEOVER_S
     # A source that another process makes is known before that one's first lease ends.
     assert TTL_S / 3 < TTL_S - TAKEOVER_S
     assert LOOK_S < TAKEOVER_S
@@ -118,7 +118,7 @@ async def test_a_source_is_taken_over_soon_after_the_end_of_its_lease(service: S
     await service.sources.start()
     await service.stands()
     await service.until(lambda: service.serves)
-    assert ends_s <= service.now_s <= ends_s + STANDBY_S
+    assert ends_s <= service.now_s <= ends_s + LOOKS * STANDBY_S
 
     # And back: it is paused for longer than its lease lasts, and then the other one dies.
     service.pass_by(2 * TTL_S)
@@ -126,7 +126,7 @@ async def test_a_source_is_taken_over_soon_after_the_end_of_its_lease(service: S
     await service.step()
     assert not service.serves
     await service.until(lambda: service.serves)
-    assert ends_s <= service.now_s <= ends_s + STANDBY_S
+    assert ends_s <= service.now_s <= ends_s + LOOKS * STANDBY_S
 
     # And back once more: the other one gives it back before its end.
     service.pass_by(2 * TTL_S)
@@ -150,18 +150,51 @@ async def test_a_metadata_store_that_did_not_answer_makes_nobody_wait_longer(
     ends_s = await other_takes(service)
     await service.sources.start()
     await service.stands()
-    acquire = service.metadata.acquire_lease
-
-    async def no_answer(*_: object, **__: object) -> None:
-        raise MetadataError("it does not answer")
-
-    monkeypatch.setattr(service.metadata, "acquire_lease", no_answer)
-    await service.until(lambda: service.now_s > ends_s + 100)
-    assert not service.serves
-    monkeypatch.setattr(service.metadata, "acquire_lease", acquire)
+    with monkeypatch.context() as patched:
+        for name in ("lease", "acquire_lease", "renew_lease"):
+            patched.setattr(service.metadata, name, no_answer)
+        await service.until(lambda: service.now_s > ends_s + 100)
+        assert not service.serves
     answers_s = service.now_s
     await service.until(lambda: service.serves)
-    assert service.now_s <= answers_s + STANDBY_S
+    assert service.now_s <= answers_s + LOOKS * STANDBY_S
+
+
+async def no_answer(*_: object, **__: object) -> None:
+    raise MetadataError("it does not answer")
+
+
+async def test_who_serves_keeps_a_lease_that_nobody_could_renew(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata store gave no answer for longer than a lease lasts: whoever stands by finds the
+    lease run out, and whoever serves renews it.
+    """
+    await other_takes(service)
+    (token,) = [token for token in range(1, 9) if await _renews(service, token)]
+    await service.sources.start()
+    await service.stands()
+    for _ in range(2):
+        service.pass_by(2 * TTL_S)
+        await service.step()
+        assert not service.serves
+        await service.step()
+        assert not service.serves
+        assert await _renews(service, token)
+    await service.step()
+    assert not service.serves
+
+    # It serves, and asks each second when it had no answer.
+    await service.metadata.release_lease("source/main", token)
+    await service.until(lambda: service.serves)
+    with monkeypatch.context() as patched:
+        patched.setattr(service.metadata, "renew_lease", no_answer)
+        for _ in range(10):
+            await service.step()
+            assert service.next_wait_s <= STANDBY_S
+    await service.step()
+    assert service.serves
+    assert service.next_wait_s == TTL_S / 3
 
 
 async def test_files_are_of_a_source_and_not_of_its_name(
