@@ -19,6 +19,12 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "a pause that says all; the first tier has the partition that is made, in the same file": {
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_a_partitioned_table_is_attached_that_the_target_lacks"
+        ),
+    },
     "other waits of a program that is told to end, ten seconds each; the first tier has the lock "
     "that its main session waits for, in the same file": {
         "integration/apply/test_stopped_while_waiting.py::test_change_by_change_by_sigint",
