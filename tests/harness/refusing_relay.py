@@ -52,6 +52,9 @@ class RefusingRelay:
     ) -> None:
         self.refuse()
         for one in self._open:
+            with suppress(OSError):
+                # A thread that waits in recv() keeps it open beyond close(): for the server, too.
+                one.shutdown(socket.SHUT_RDWR)
             one.close()
 
     def _listen(self) -> None:

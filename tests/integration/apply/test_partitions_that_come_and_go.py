@@ -5,6 +5,7 @@ asked later than it happened, and may know the partition otherwise.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -295,6 +296,56 @@ def test_the_root_is_set_aside_for_its_partitions_ddl(pair: SubscribedPair) -> N
     pair.catch_up()
     wait_until("it goes on", lambda: pair.target.value(rows) == 3, pair.told)
     pair.check_equal("r")
+
+
+def test_a_commit_that_nobody_sees_yet(pair: SubscribedPair) -> None:
+    """Its record is in WAL, and it waits for a synchronous standby: the source, when it is asked,
+    knows nothing of what it did. A partition and a table that are made so are there all the same.
+    """
+    pair.both(_ROOT)
+    pair.target.execute("CREATE TABLE added (id int PRIMARY KEY)")
+    pair.create("ALL TABLES" + _VIA_ROOT, on_schema_change="apply")
+    pair.catch_up()
+    cluster = pair.source.cluster
+    made = (
+        "CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (200) TO (300);"
+        "CREATE TABLE added (id int PRIMARY KEY); INSERT INTO added VALUES (1)"
+    )
+    cluster.execute(f"ALTER DATABASE {pair.target.name} SET synchronous_commit = local")
+    before = cluster.value("SELECT pg_current_wal_flush_lsn()::text")
+    cluster.execute("ALTER SYSTEM SET synchronous_standby_names = x")
+    try:
+        cluster.execute("SELECT pg_reload_conf()")
+        with ThreadPoolExecutor(1) as thread:
+            committing = thread.submit(pair.source.execute, made)
+            waits = (
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                f" AND datname = '{pair.source.name}' AND query LIKE 'CREATE TABLE r3%'"
+            )
+            wait_until("it waits for the standby", lambda: cluster.value(waits) == 1, pair.told)
+            decoded = cluster.value("SELECT pg_current_wal_flush_lsn()::text")
+            assert decoded != before
+            pair.service.wait_for(pair.name, decoded)
+            wait_until(
+                "it is told",
+                lambda: "nobody sees there yet" in str(pair.view()["error"]),
+                pair.told,
+            )
+            assert "synchronous_standby_names" in pair.view()["error"]["hint"]
+            cluster.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            cluster.execute("SELECT pg_reload_conf()")
+            committing.result()
+    finally:
+        cluster.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        cluster.execute("SELECT pg_reload_conf()")
+    pair.source.execute("INSERT INTO r VALUES (201, 'of r3')")
+    pair.catch_up()
+    assert pair.target.query("SELECT tableoid::regclass::text, id FROM r") == [("r3", 201)]
+    wait_until(
+        "the new table is copied",
+        lambda: pair.target.query("SELECT id FROM added") == [(1,)],
+        pair.told,
+    )
 
 
 #: A copy into r2 waits for the lock; whoever writes there needs not.

@@ -122,11 +122,15 @@ class SchemaChanges:
             psycopg.Error: the target did not answer.
         """
         event: dict[str, Any] = json.loads(content)
+        source = self._following.source
+        # What is prepared is not seen before its COMMIT PREPARED.
+        source.as_of(None if head.kind == _PREPARED else head.xid)
         if event["kind"] == "drop_table" or not self._is_ours(event):
             return False
         if event["kind"] == "create_table" and self._sync is not None:
-            # It is copied as any table that is published later, and made where that is wished.
-            self._sync.refresh()
+            with source.connected():
+                # It is copied as any table that is published later, and made where that is wished.
+                self._sync.refresh()
         if self._is_for_another(event, head):
             return False
         if event["kind"] == "create_table":
@@ -316,6 +320,7 @@ class OwnSchemaChanges:
             SourceError, TargetError, psycopg.Error: as there.
         """
         event: dict[str, Any] = json.loads(content)
+        self._following.source.as_of(head.xid)
         before, after = event["before"], event["after"]
         key = None if before is None else (before["schema"], before["table"])
         is_above = not self._names.keys().isdisjoint(ancestors(event).values())

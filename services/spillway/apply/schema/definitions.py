@@ -4,10 +4,17 @@ it is within the open transaction, and of the source what only a server prints.
 The source is asked now, which may be later than the event. Its present defaults and bounds are
 right all the same: a default counts for rows that are yet to come, and a later change of it has an
 event of its own.
+
+It may be earlier, too. A commit's record is in WAL before others see what it did: for a moment, or
+for as long as it waits for a synchronous standby. Whoever asks for an event's sake waits until its
+transaction is seen (:meth:`SourceCatalog.as_of`); else a new partition would be none, silently.
+
+Source: RecordTransactionCommit, CommitTransaction (src/backend/access/transam/xact.c)
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -65,6 +72,19 @@ SELECT EXISTS (
             OR t.relid IN (SELECT m.relid FROM pg_catalog.pg_partition_tree(%s::oid) m)))
 """
 
+#: Whether a transaction that has committed is seen, by its xid of 32 bits: the one of 64 bits is
+#: that which is nearest to the next.
+_IS_SEEN: Final = """
+SELECT pg_catalog.pg_visible_in_snapshot(
+           (n.next + ((%s::int8 - n.next) %% 4294967296 + 6442450944) %% 4294967296 - 2147483648
+           )::text::xid8, s.snapshot)
+  FROM (SELECT pg_catalog.pg_current_snapshot() AS snapshot) s,
+       LATERAL (SELECT pg_catalog.pg_snapshot_xmax(s.snapshot)::text::int8 AS next) n
+"""
+#: for a transaction to be seen
+_WAIT_S: Final = 5.0
+_LOOK_FIRST_S: Final = 0.001
+_LOOK_MAX_S: Final = 0.05
 _PUBLISHED_ITSELF: Final = """
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_publication p,
@@ -174,6 +194,13 @@ class SourceCatalog:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._connection: Connection | None = None
+        self._awaited: int | None = None
+
+    def as_of(self, xid: int | None) -> None:
+        """Have who asks next wait until the source shows what transaction *xid* did, which has
+        committed; None: as it is.
+        """
+        self._awaited = xid
 
     def close(self) -> None:
         """End the session, if there is one."""
@@ -186,12 +213,16 @@ class SourceCatalog:
         """Lend the connection, in autocommit, with an empty search_path.
 
         Raises:
-            SourceError: the source can't be reached, or refuses.
+            SourceError: the source can't be reached, or refuses, or does not show what it is to be
+                asked about.
         """
         if self._connection is None or self._connection.closed:
             self._connection = connect_source(self._dsn)
             self._connection.execute("SELECT pg_catalog.set_config('search_path', '', false)")
         try:
+            if self._awaited is not None:
+                _wait_until_seen(self._connection, self._awaited)
+                self._awaited = None
             yield self._connection
         except psycopg.Error as error:
             raise SourceError(
@@ -239,3 +270,25 @@ class SourceCatalog:
                 return found is not None and bool(found[0])
             found = connection.execute(_IN_PART, [named, [oid, *above]]).fetchone()
         return found is not None and not found[0]
+
+
+def _wait_until_seen(connection: Connection, xid: int) -> None:
+    """Wait until others see what a transaction did.
+
+    Raises:
+        SourceError: it took too long.
+        psycopg.Error: the source did not answer.
+    """
+    deadline, pause_s = time.monotonic() + _WAIT_S, _LOOK_FIRST_S
+    while connection.execute(_IS_SEEN, [xid]).fetchone() != (True,):
+        if time.monotonic() >= deadline:
+            raise SourceError(
+                f"transaction {xid} has committed on the source, and nobody sees there yet what it "
+                "did",
+                hint="It waits for a synchronous standby, as those that committed since do: have "
+                "one connect, or take it out of synchronous_standby_names on the source. Then it "
+                "goes on by itself.",
+                xid=xid,
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LOOK_MAX_S)
