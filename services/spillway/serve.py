@@ -238,6 +238,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
                     try:
                         yield ports
                     finally:
+                        metadata.hurry()
                         await subscriptions.stop()
                         await history.stopped()
         finally:

@@ -5,6 +5,7 @@ are numbers of bytes: differences and rates of them are bytes and bytes per seco
 float64: exact up to 2**53, 8 PiB of WAL.)
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ router = APIRouter(include_in_schema=False)
 Which = TypeVar("Which", bound=tuple[str, ...])
 #: series that a subscription has at most of what is told table by table
 TABLES_MAX: Final = 100
+#: How long the metadata store is waited for. Prometheus gives a scrape ten seconds.
+_ALERTS_S: Final = 2.0
 
 
 @router.get("/metrics")
@@ -171,10 +174,13 @@ class _Delivered(Collector):
 
 
 async def _alerts(alerts: Alerts) -> Collector:
-    """Read what is told; while the metadata store does not answer, nothing is."""
+    """Read what is told; while the metadata store does not answer, nothing is. All else is known
+    without it, and whoever scrapes would not wait that long.
+    """
     try:
-        return _AlertCounts(await alerts.firing_counts(), await alerts.message_counts())
-    except SpillwayError:
+        async with asyncio.timeout(_ALERTS_S):
+            return _AlertCounts(await alerts.firing_counts(), await alerts.message_counts())
+    except (SpillwayError, TimeoutError):
         return _AlertCounts(None, {})
 
 

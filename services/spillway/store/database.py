@@ -16,6 +16,10 @@ as long, so what must not wait for what else is waited for has some of its own (
 lease is renewed though every other thread waits, and a slot's position stored though nobody can
 read alerts. SQLite locks its file as a whole, so that no lane would be free there.
 
+A service that stops must not wait for that: :meth:`Database.hurry` has what waits cancelled after
+:data:`STOP_S`, and once something has waited that long in vain, all else waits for
+:data:`IN_VAIN_S` only.
+
 In PostgreSQL nothing is prepared and nothing is set for a session, so that a pooler may stand in
 between. An answer that takes too long is an error: the server ends the statement, and the network
 counts as gone when it does not acknowledge what was sent.
@@ -47,12 +51,15 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError, State
 from spillway.errors import InvalidRequest, MetadataError, SpillwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from sqlalchemy.engine import Connection, Engine
 
 #: How long to wait for SQLite's write lock, or for any PostgreSQL answer, in seconds.
 TIMEOUT_S: Final = 30
+#: … of a service that stops, and when the store was seen not to answer meanwhile.
+STOP_S: Final = 3.0
+IN_VAIN_S: Final = 0.2
 #: PostgreSQL ends a transaction whose client has said nothing for so long: a process that stands
 #: still in one would keep the rows locked, its leases among them, for as long as its connection.
 IDLE_S: Final = 5
@@ -108,6 +115,57 @@ _HINTS: Final = {
 }
 
 T = TypeVar("T")
+
+
+class _Patience:
+    """How long a statement may wait, for all lanes, and who waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: set[psycopg.Connection[Any]] = set()
+        self._ending: threading.Timer | None = None
+        self._is_in_vain = False
+
+    @property
+    def seconds(self) -> float:
+        if self._ending is None:
+            return TIMEOUT_S
+        return IN_VAIN_S if self._is_in_vain else STOP_S
+
+    def note_in_vain(self) -> None:
+        """Take note that somebody has waited for too long."""
+        self._is_in_vain = self._ending is not None
+
+    @contextlib.contextmanager
+    def of(self, connection: Any) -> Iterator[None]:
+        """Have the statements of *connection* cancelled when they wait too long for a stop."""
+        if not isinstance(connection, psycopg.Connection):
+            yield
+            return
+        with self._lock:
+            self._waiting.add(connection)
+        try:
+            yield
+        finally:
+            # Not while it is cancelled: that would be another transaction's statement.
+            with self._lock:
+                self._waiting.discard(connection)
+
+    def hurry(self) -> None:
+        if self._ending is None:
+            self._ending = threading.Timer(STOP_S, self._cancel, (self._waiting.copy(),))
+            self._ending.daemon = True
+            self._ending.start()
+
+    def end(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+
+    def _cancel(self, former: set[psycopg.Connection[Any]]) -> None:
+        with self._lock:
+            for connection in self._waiting & former:
+                with contextlib.suppress(psycopg.Error):
+                    connection.cancel()
 
 
 class ConstraintViolation(Exception):
@@ -188,6 +246,7 @@ class Database:
         )
         self._closed = threading.Event()
         self._lane = STATE
+        self._patience = _Patience()
 
     @property
     def is_sqlite(self) -> bool:
@@ -227,12 +286,17 @@ class Database:
         beside._lane = lane  # noqa: SLF001 - its own
         return beside
 
+    def hurry(self) -> None:
+        """Wait no longer than a service may that stops; see the top."""
+        self._patience.hurry()
+
     async def close(self) -> None:
         """Let what has begun end, then close every connection; safe to call twice."""
         if not self._closed.is_set():
             self._closed.set()
             for threads in self._threads.values():
                 await asyncio.to_thread(threads.shutdown)
+            self._patience.end()
             await asyncio.to_thread(self._engine.dispose)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -267,9 +331,14 @@ class Database:
         try:
             with self._engine.connect() as connection:
                 connection.execution_options(
-                    spillway_writes=writes, spillway_lock_timeout_s=LANES[self._lane].lock_timeout_s
+                    spillway_writes=writes,
+                    spillway_timeout_s=self._patience.seconds,
+                    spillway_lock_timeout_s=LANES[self._lane].lock_timeout_s,
                 )
-                with connection.begin():
+                with (
+                    self._patience.of(connection.connection.driver_connection),
+                    connection.begin(),
+                ):
                     return work(connection)
         except IntegrityError as error:
             raise _constraint(error) from error
@@ -285,6 +354,8 @@ class Database:
         # libpq's messages have lines.
         text = " ".join(str(error).split()) or type(error).__name__
         waited = getattr(error, "sqlstate", None) in _WAITED
+        if waited or _is_locked(error):
+            self._patience.note_in_vain()
         return MetadataError(
             f"the metadata store {self.where} failed: {text}",
             hint=_WAITED_HINT if waited else _HINTS[self.name],
@@ -298,6 +369,10 @@ def _is_full(error: BaseException | None) -> bool:
     cause = getattr(error, "orig", None) or error
     name = str(getattr(cause, "sqlite_errorname", None) or "")
     return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR") or name == "SQLITE_CANTOPEN"
+
+
+def _is_locked(error: BaseException) -> bool:
+    return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
 
 
 def _constraint(error: IntegrityError) -> ConstraintViolation:
@@ -367,6 +442,9 @@ def _sqlite_engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("spillway_writes", True)
+        timeout_s = connection.get_execution_options().get("spillway_timeout_s", TIMEOUT_S)
+        if timeout_s != TIMEOUT_S:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={round(timeout_s * 1000)}")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
@@ -391,9 +469,11 @@ def _postgresql_engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # For the transaction alone: a pooler may give the session to others.
-        lock_timeout_s = connection.get_execution_options().get("spillway_lock_timeout_s", 0)
+        options = connection.get_execution_options()
+        timeout_ms = round(options.get("spillway_timeout_s", TIMEOUT_S) * 1000)
+        lock_timeout_s = options.get("spillway_lock_timeout_s", 0)
         connection.exec_driver_sql(
-            f"SELECT set_config('statement_timeout', '{TIMEOUT_S}s', true),"
+            f"SELECT set_config('statement_timeout', '{timeout_ms}ms', true),"
             f" set_config('lock_timeout', '{lock_timeout_s}s', true),"
             f" set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true)"
         )

@@ -84,6 +84,10 @@ class MetadataStore:
 
             await upgrade(self._database)
 
+    def hurry(self) -> None:
+        """Wait for the database no longer than a service may that stops."""
+        self._database.hurry()
+
     async def close(self) -> None:
         """Close every connection."""
         await self._database.close()
