@@ -1,4 +1,4 @@
-"""A service whose tables in PostgreSQL another session has locked."""
+"""A service whose tables in PostgreSQL another session has locked, or whose PostgreSQL is down."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from spillway.demo.private_postgres import SUPERUSER
 from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from harness.cluster import Database
+    from harness.cluster import Cluster, Database
 
 #: Prometheus's scrape_timeout.
 _SCRAPE_S = 10.0
@@ -63,3 +64,31 @@ def test_its_metrics_and_its_end_wait_for_nobody(tmp_path: Path, pg15: Database)
     finally:
         process.stop()
         pg15.cluster.drop_database(metadata.name)
+
+
+def test_a_store_that_is_down_is_told_once(
+    tmp_path: Path, pg15: Database, fresh_cluster: Callable[..., Cluster]
+) -> None:
+    pg15.execute("CREATE TABLE t (id int)")
+    metadata = fresh_cluster(15)
+    url = f"postgresql://{SUPERUSER}@127.0.0.1:{metadata.port}/postgres"
+    process = ServeProcess(tmp_path / "data", environment={"SPILLWAY_METADATA_URL": url})
+    service = process.service()
+    try:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name)
+        with open_stream(service.grpc_address, "s") as stream:
+            pg15.execute("INSERT INTO t VALUES (1)")
+            batch = next(batch for batch in stream if batch.count)
+            metadata.stop()
+            stream.confirm(batch.confirm_lsn)
+            wait_until(lambda: "upkeep: " in process.log(), 20)
+            time.sleep(2)
+            assert process.log().count("upkeep: ") <= 2, process.log()
+            metadata.start()
+            wait_until(lambda: service.http.get("/readyz").is_success)
+        wait_until(lambda: not service.slot("s")["active"])
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+    finally:
+        process.stop()

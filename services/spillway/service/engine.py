@@ -818,6 +818,8 @@ class Engine:
     # -- upkeep -------------------------------------------------------------------------------
 
     async def _keep_up(self) -> None:
+        # A metadata store that is down fails each of them five times a second.
+        failures: dict[str, str] = {}
         while True:
             await asyncio.sleep(UPKEEP_INTERVAL_S)
             # Each on its own: on a full disk what is trimmed lets metadata be written, and not the
@@ -829,12 +831,17 @@ class Engine:
                 self._invalidate_greedy_slots,
                 self._store_invalidated,
             ):
+                name = work.__name__
                 try:
                     await work()
                 except SpillwayError as error:
-                    log.warning("upkeep: %s", error)
+                    if failures.get(name) != str(error):
+                        log.warning("upkeep: %s", error)
+                    failures[name] = str(error)
                 except Exception:
                     log.exception("upkeep failed; it is tried again")
+                else:
+                    failures.pop(name, None)
 
     async def _store(self) -> None:
         await self._rows.store()
