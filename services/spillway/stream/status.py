@@ -108,14 +108,19 @@ async def abort(context: Any, error: SpillwayError) -> NoReturn:
     )
     status = status_pb2.Status(code=status_code.value[0], message=_text(error.message))
     status.details.add().Pack(information)
-    await context.abort(
-        status_code,
-        _text(error.message),
-        trailing_metadata=(
-            (_CODE_KEY, error.code),
-            (_DETAILS_KEY, status.SerializeToString()),
-        ),
-    )
+    try:
+        await context.abort(
+            status_code,
+            _text(error.message),
+            trailing_metadata=(
+                (_CODE_KEY, error.code),
+                (_DETAILS_KEY, status.SerializeToString()),
+            ),
+        )
+    except grpc.aio.InternalError:
+        # The client read nothing up to here, so that this waited behind what was sent before; its
+        # connection has ended meanwhile.
+        raise asyncio.CancelledError from None
     raise AssertionError  # abort() raises, but its type does not say so
 
 

@@ -183,11 +183,17 @@ async def test_a_write_to_a_client_that_is_gone_is_no_traceback(
         def invocation_metadata(self) -> tuple[()]:
             return ()
 
+        async def abort(self, *_: object, **__: object) -> None:
+            # It waits behind what a client that is stopped has not read, until its connection ends.
+            raise grpc.aio.InternalError("execute_batch")
+
     for error in (grpc.aio.UsageError("RPC already finished."), grpc.aio.InternalError("gone")):
         with pytest.raises(asyncio.CancelledError):
             await Method().write(error, Context(is_done=False))
     with pytest.raises(asyncio.CancelledError):
         await Method().write(InvalidRequest("told to nobody"), Context(is_done=True))
+    with pytest.raises(asyncio.CancelledError):
+        await Method().write(InvalidRequest("told too late"), Context(is_done=False))
     assert not caplog.records
 
 
