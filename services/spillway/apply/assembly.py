@@ -59,9 +59,9 @@ def table_sync_of(
     quiet = {"session_replication_role": "replica"} if session.may_replicate_role else {}
     name = f"spillway subscription {settings.subscription} table sync"
     reach = {"grpc": settings.grpc, "token": settings.token or ""}
-    following = following_of(settings)
     # It ends with the program, and before it goes on after an error.
     its_end = Stop(stopping)
+    following = following_of(settings, its_end)
     return TableSync(
         settings.subscription,
         SyncSettings(
@@ -105,9 +105,9 @@ def table_sync_of(
     )
 
 
-def following_of(settings: ApplySettings) -> Callable[[Connection], Following] | None:
+def following_of(settings: ApplySettings, stop: Stop) -> Callable[[Connection], Following] | None:
     """Return what makes who does DDL of a table that is being copied; None if the subscription
-    passes over it.
+    passes over it. *stop* ends its sessions.
     """
     options = settings.options
     if options.on_schema_change == "ignore":
@@ -119,6 +119,7 @@ def following_of(settings: ApplySettings) -> Callable[[Connection], Following] |
         settings.source_dsn,
         applies=options.on_schema_change == "apply",
         how_to_go_on=f"the table goes on by itself, within {MOST_S / 60:.0f} minutes",
+        stop=stop,
     )
 
 

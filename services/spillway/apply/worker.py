@@ -102,7 +102,8 @@ class ApplyWorker:
         except Stopped:
             pass
         except SpillwayError as error:
-            if not self._stopping.has_ended_sessions:
+            # Table sync's sessions are ended behind an error, too, which is to be told then.
+            if not (self._stopping.is_set() and self._stopping.has_ended_sessions):
                 raise
             # The next program meets it again, if it is more than that.
             _log.info("stopped while the target was waited for: %s", error.message)

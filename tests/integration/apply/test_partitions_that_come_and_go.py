@@ -348,6 +348,31 @@ def test_a_commit_that_nobody_sees_yet(pair: SubscribedPair) -> None:
     )
 
 
+def test_a_partition_of_a_prepared_transaction(pair: SubscribedPair) -> None:
+    """Nobody sees its bounds on the source before COMMIT PREPARED, which comes later."""
+    pair.both(_ROOT)
+    pair.create("TABLE r, marker" + _VIA_ROOT, on_schema_change="apply", two_phase=True)
+    pair.source.execute("INSERT INTO r VALUES (1, 'of r1')")
+    pair.catch_up()
+    wait_until(
+        "it may prepare",
+        lambda: all(one["sync_state"] == "r" for one in pair.view()["table_states"]),
+        pair.told,
+    )
+    made = "CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (200) TO (300)"
+    pair.source.execute(
+        f"BEGIN; {made}; INSERT INTO r VALUES (201, 'of r3'); PREPARE TRANSACTION '{pair.name}'"
+    )
+    error = pair.paused()["error"]
+    assert "public.r3 (create_table)" in error["message"]
+    assert "make it a partition there with the bounds" in error["message"] + error["hint"]
+    pair.target.execute(made)
+    pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    pair.source.execute(f"COMMIT PREPARED '{pair.name}'")
+    pair.catch_up()
+    pair.check_equal("r")
+
+
 #: A copy into r2 waits for the lock; whoever writes there needs not.
 _HOLD = """
 CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS

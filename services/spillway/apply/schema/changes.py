@@ -96,6 +96,7 @@ class SchemaChanges:
             source_dsn,
             applies=applies,
             how_to_go_on=f"spillway subscription enable {session.subscription}",
+            stop=session.stop,
         )
         self._sync = sync
         self._rename = rename
@@ -123,8 +124,7 @@ class SchemaChanges:
         """
         event: dict[str, Any] = json.loads(content)
         source = self._following.source
-        # What is prepared is not seen before its COMMIT PREPARED.
-        source.as_of(None if head.kind == _PREPARED else head.xid)
+        source.as_of(head.xid, is_prepared=head.kind == _PREPARED)
         if event["kind"] == "drop_table" or not self._is_ours(event):
             return False
         if event["kind"] == "create_table" and self._sync is not None:

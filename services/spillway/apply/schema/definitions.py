@@ -8,6 +8,8 @@ event of its own.
 It may be earlier, too. A commit's record is in WAL before others see what it did: for a moment, or
 for as long as it waits for a synchronous standby. Whoever asks for an event's sake waits until its
 transaction is seen (:meth:`SourceCatalog.as_of`); else a new partition would be none, silently.
+Nobody waits for one that is prepared: what it did is seen when it is committed, after it was to be
+written.
 
 Source: RecordTransactionCommit, CommitTransaction (src/backend/access/transam/xact.c)
 """
@@ -26,6 +28,8 @@ from spillway.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from spillway.apply.target.stop import Stop
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -189,18 +193,31 @@ def target_heirs(connection: Connection, name: tuple[str, str]) -> set[tuple[str
 
 
 class SourceCatalog:
-    """The source, asked for what an event can't say; connected to when it is asked first."""
+    """The source, asked for what an event can't say; connected to when it is asked first.
 
-    def __init__(self, dsn: str) -> None:
+    Args:
+        dsn: a libpq connection string.
+        stop: ends the session once it is set: a question waits for who has a table locked.
+    """
+
+    def __init__(self, dsn: str, stop: Stop | None = None) -> None:
         self._dsn = dsn
+        self._stop = stop
         self._connection: Connection | None = None
-        self._awaited: int | None = None
+        #: whose event it is asked for, until that is seen
+        self._unseen: int | None = None
+        self._waits = True
 
-    def as_of(self, xid: int | None) -> None:
+    def as_of(self, xid: int, *, is_prepared: bool = False) -> None:
         """Have who asks next wait until the source shows what transaction *xid* did, which has
-        committed; None: as it is.
+        committed; one that *is_prepared* is not waited for.
         """
-        self._awaited = xid
+        self._unseen, self._waits = xid, not is_prepared
+
+    @property
+    def shows_event(self) -> bool:
+        """Whether the last answer was of a source that shows what the event's transaction did."""
+        return self._unseen is None
 
     def close(self) -> None:
         """End the session, if there is one."""
@@ -218,11 +235,23 @@ class SourceCatalog:
         """
         if self._connection is None or self._connection.closed:
             self._connection = connect_source(self._dsn)
+            if self._stop is not None:
+                self._stop.watch(self._connection)
             self._connection.execute("SELECT pg_catalog.set_config('search_path', '', false)")
         try:
-            if self._awaited is not None:
-                _wait_until_seen(self._connection, self._awaited)
-                self._awaited = None
+            if self._unseen is not None and _is_seen(
+                self._connection, self._unseen, _WAIT_S if self._waits else 0.0
+            ):
+                self._unseen = None
+            if self._unseen is not None and self._waits:
+                raise SourceError(
+                    f"transaction {self._unseen} has committed on the source, and nobody sees there"
+                    " yet what it did",
+                    hint="It waits for a synchronous standby, as those that committed since do: "
+                    "have one connect, or take it out of synchronous_standby_names on the source. "
+                    "Then it goes on by itself.",
+                    xid=self._unseen,
+                )
             yield self._connection
         except psycopg.Error as error:
             raise SourceError(
@@ -272,23 +301,16 @@ class SourceCatalog:
         return found is not None and not found[0]
 
 
-def _wait_until_seen(connection: Connection, xid: int) -> None:
-    """Wait until others see what a transaction did.
+def _is_seen(connection: Connection, xid: int, wait_s: float) -> bool:
+    """Say whether others see what a transaction did; wait for that.
 
     Raises:
-        SourceError: it took too long.
         psycopg.Error: the source did not answer.
     """
-    deadline, pause_s = time.monotonic() + _WAIT_S, _LOOK_FIRST_S
+    deadline, pause_s = time.monotonic() + wait_s, _LOOK_FIRST_S
     while connection.execute(_IS_SEEN, [xid]).fetchone() != (True,):
         if time.monotonic() >= deadline:
-            raise SourceError(
-                f"transaction {xid} has committed on the source, and nobody sees there yet what it "
-                "did",
-                hint="It waits for a synchronous standby, as those that committed since do: have "
-                "one connect, or take it out of synchronous_standby_names on the source. Then it "
-                "goes on by itself.",
-                xid=xid,
-            )
+            return False
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LOOK_MAX_S)
+    return True

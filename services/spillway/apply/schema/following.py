@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spillway.apply.tables.matching import Rename
+    from spillway.apply.target.stop import Stop
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -45,6 +46,7 @@ class Following:
         applies: whether what is safe is done; otherwise each change is refused.
         how_to_go_on: what a person does once the target's table is like the source's, in words
             that may stand behind a semicolon.
+        stop: ends the session on the source once it is set.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class Following:
         *,
         applies: bool,
         how_to_go_on: str,
+        stop: Stop | None = None,
     ) -> None:
         self._connection = connection
         self._dsn = dsn
         self._rename = rename
-        self.source = SourceCatalog(source_dsn)
+        self.source = SourceCatalog(source_dsn, stop)
         self._applies = applies
         self._how_to_go_on = how_to_go_on
 
@@ -122,8 +125,10 @@ class Following:
             return Plan(refused=["the target lacks it: make it there with its partitions"])
         bound = self.source.bound(event["oid"], parent["oid"])
         if bound is None:
-            # It was dropped since, or is no partition any more.
-            return None if is_new else Plan(refused=[bounds_unknown(parent)])
+            if is_new and self.source.shows_event:
+                # It was dropped since, or is no partition any more.
+                return None
+            return Plan(refused=[bounds_unknown(parent, is_seen=self.source.shows_event)])
         statement = (
             f"CREATE TABLE {sql.Identifier(*name).as_string()} PARTITION OF "
             f"{sql.Identifier(*root_name).as_string()} {bound}"

@@ -289,7 +289,7 @@ class Planner:
             return
         bound = self._source.bound(self._event["oid"], parent["oid"])
         if bound is None:
-            self._refuse(bounds_unknown(parent))
+            self._refuse(bounds_unknown(parent, is_seen=self._source.shows_event))
             return
         self._plan.statements.append(
             f"ALTER TABLE {_quoted(*of)} ATTACH PARTITION {self._name} {bound}"
@@ -304,8 +304,15 @@ def is_attached(event: Mapping[str, Any]) -> bool:
     return any(change["change"] == "attach_partition" for change in event["changes"])
 
 
-def bounds_unknown(parent: Mapping[str, Any]) -> str:
-    """Say why a table can't be attached to *parent*."""
+def bounds_unknown(parent: Mapping[str, Any], *, is_seen: bool) -> str:
+    """Say why a table can't be made or attached as a partition of *parent*; *is_seen*: the source
+    shows what the event's transaction did.
+    """
+    if not is_seen:
+        return (
+            "its transaction is prepared, and the source shows its bounds when that is committed: "
+            "make it a partition there with the bounds that it has"
+        )
     return (
         f"it is no partition of {parent['schema']}.{parent['table']} on the source any more, so "
         "its bounds are not known: attach it with those that it had"

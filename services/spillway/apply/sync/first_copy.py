@@ -36,7 +36,6 @@ from spillway.failpoints import failpoint
 from spillway.pg.byte_session import take_bytes
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from spillway.apply.schema.following import Following
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from spillway.apply.sync.sides import Sides
     from spillway.apply.sync.states import TableName, TableStates
     from spillway.apply.tables.matched import MatchedTable
+    from spillway.apply.target.stop import Stop
     from spillway.consumer.snapshots import SourceSnapshot
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -76,7 +76,7 @@ class FirstCopy:
         retries: Retries,
         why_missing: Callable[[TableName], str],
         tell: Callable[[str], None],
-        stopping: threading.Event,
+        stopping: Stop,
         following: Callable[[Connection], Following] | None = None,
     ) -> None:
         self._settings = settings
@@ -203,6 +203,8 @@ class FirstCopy:
     ) -> list[TableCopy]:
         """Match source and target of each table; what can't be copied is said at it."""
         holder = snapshot.connection
+        # What it is asked waits for who has a table locked.
+        self._stopping.watch(holder)
         try:
             # One name that is no text would keep all tables from being described.
             take_bytes(holder, shown=True)

@@ -14,6 +14,7 @@ from spillway.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from spillway.apply.target.stop import Stop
     from spillway.consumer.snapshots import Source
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -25,14 +26,20 @@ class Sides:
     Args:
         source: of the subscription's database; asked when it is needed first, for it connects.
         connect_target: opens a session on the target that may write, in autocommit, with
-            session_replication_role as it may be.
+            session_replication_role as it may be, which is ended by the same.
+        stopping: ends the sessions on the source once it is set: a question there waits for who
+            has a table locked.
     """
 
     def __init__(
-        self, source: Callable[[], Source], connect_target: Callable[[], Connection]
+        self,
+        source: Callable[[], Source],
+        connect_target: Callable[[], Connection],
+        stopping: Stop,
     ) -> None:
         self.source = source
         self.connect_target = connect_target
+        self._stopping = stopping
 
     @contextmanager
     def source_session(self) -> Iterator[Connection]:
@@ -42,8 +49,11 @@ class Sides:
             SourceError: it can't be reached, or refuses.
         """
         with connect_source(self.source().conninfo) as connection:
-            connection.execute("SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)")
             try:
+                self._stopping.watch(connection)
+                connection.execute(
+                    "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
+                )
                 yield connection
             except psycopg.Error as error:
                 raise SourceError(

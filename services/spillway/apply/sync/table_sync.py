@@ -126,7 +126,7 @@ class TableSync:
         except psycopg.Error as error:
             raise from_postgres(error, "the states of the subscription's tables") from None
         self._snapshot = HeldSnapshot(source_dsn, exports, self.states, tell, self._stopping)
-        self._sides = Sides(self._snapshot.source, connect_target)
+        self._sides = Sides(self._snapshot.source, connect_target, self._stopping)
         self._retries = Retries(tell)
         #: what the target lacked, and what became of it
         self.missing = MissingTables(self._sides, settings, tell)
