@@ -123,14 +123,12 @@ class SchemaChanges:
             psycopg.Error: the target did not answer.
         """
         event: dict[str, Any] = json.loads(content)
-        source = self._following.source
-        source.as_of(head.xid, is_prepared=head.kind == _PREPARED)
+        self._following.source.as_of(head.xid, is_prepared=head.kind == _PREPARED)
         if event["kind"] == "drop_table" or not self._is_ours(event):
             return False
         if event["kind"] == "create_table" and self._sync is not None:
-            with source.connected():
-                # It is copied as any table that is published later, and made where that is wished.
-                self._sync.refresh()
+            # It is copied as any table that is published later, and made where that is wished.
+            self._refresh(self._sync)
         if self._is_for_another(event, head):
             return False
         if event["kind"] == "create_table":
@@ -262,7 +260,7 @@ class SchemaChanges:
         before, after = event["before"], event["after"]
         if self._sync is not None and is_attached(event):
             # What publishes the partitioned table publishes it from here on.
-            self._sync.refresh()
+            self._refresh(self._sync)
         old, new = (before["schema"], before["table"]), (after["schema"], after["table"])
         if before["parent"] is not None and after["parent"] is None:
             self._has_changed |= self._take_over(event, new, head)
@@ -270,6 +268,11 @@ class SchemaChanges:
         if self._sync is not None and old != new:
             self._has_changed |= self._sync.states.rename(self._session.connection, old, new)
         return has_changed
+
+    def _refresh(self, sync: TableSync) -> None:
+        # Which asks the source as well, and not before it shows what the event is of.
+        with self._following.source.connected():
+            sync.refresh()
 
     def _take_over(self, event: Mapping[str, Any], name: TableName, head: TransactionHead) -> bool:
         """Have the stream go on with a partition that is published by itself from here on, with
