@@ -11,14 +11,13 @@ from spillway.apply.exact.dead_rows import DeadRows
 from spillway.apply.schema.changes import SchemaChanges
 from spillway.apply.schema.following import Following
 from spillway.apply.sync.catching_up import SlotCatchUp
-from spillway.apply.sync.copiers import connect_source
+from spillway.apply.sync.copiers import connect_source, source_lsn
 from spillway.apply.sync.retries import MOST_S
 from spillway.apply.sync.settings import SyncSettings
 from spillway.apply.sync.table_sync import TableSync
 from spillway.apply.target.session import connect_beside
 from spillway.apply.target.stop import Stop
 from spillway.consumer.connect import exports_of
-from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +34,6 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 _log = logging.getLogger(__name__)
-
-#: what is committed ends before it; what is not replayed yet on a standby is no concern of its slot
-_SOURCE_LSN = """
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text
-"""
 
 
 def table_sync_of(
@@ -154,14 +147,13 @@ def dead_rows_of(settings: ApplySettings, session: TargetSession) -> DeadRows | 
         return None
     name = f"spillway subscription {settings.subscription} dead rows"
 
-    def source_lsn() -> int:
+    def ask_source() -> int:
         with connect_source(settings.source_dsn) as source:
-            row = source.execute(_SOURCE_LSN).fetchone()
-        return 0 if row is None else Lsn.parse(row[0])
+            return source_lsn(source)
 
     return DeadRows(
         lambda: connect_beside(session.plan, name, stop=session.stop),
-        source_lsn,
+        ask_source,
         lambda: session.position,
         held_s,
     )

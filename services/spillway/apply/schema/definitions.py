@@ -200,7 +200,7 @@ class SourceCatalog:
         stop: ends the session once it is set: a question waits for who has a table locked.
     """
 
-    def __init__(self, dsn: str, stop: Stop | None = None) -> None:
+    def __init__(self, dsn: str, stop: Stop) -> None:
         self._dsn = dsn
         self._stop = stop
         self._connection: Connection | None = None
@@ -234,9 +234,7 @@ class SourceCatalog:
                 asked about.
         """
         if self._connection is None or self._connection.closed:
-            self._connection = connect_source(self._dsn)
-            if self._stop is not None:
-                self._stop.watch(self._connection)
+            self._connection = connect_source(self._dsn, self._stop)
             self._connection.execute("SELECT pg_catalog.set_config('search_path', '', false)")
         try:
             if self._unseen is not None and _is_seen(
@@ -278,7 +276,7 @@ class SourceCatalog:
             found = connection.execute(_PARTITION_KEY, [oid]).fetchone()
         return None if found is None else found[0]
 
-    def publishes(self, publications: Sequence[str], oid: int, above: Sequence[int] = ()) -> bool:
+    def publishes(self, publications: Sequence[str], oid: int, above: Sequence[int]) -> bool:
         """Say whether one of *publications* publishes a table, or what it is a partition of, or
         has been: *above*, as what those are partitions of.
         """

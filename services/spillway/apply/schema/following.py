@@ -58,7 +58,7 @@ class Following:
         *,
         applies: bool,
         how_to_go_on: str,
-        stop: Stop | None = None,
+        stop: Stop,
     ) -> None:
         self._connection = connection
         self._dsn = dsn

@@ -27,6 +27,7 @@ from spillway.apply.target.failures import from_postgres
 from spillway.errors import NotReady, SourceError, SourceTableAltered, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.pg.byte_session import take_bytes
+from spillway.pg.lsn import Lsn
 from spillway.receiver.conninfo import redact
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from spillway.apply.sync.plan import CopyPlan
     from spillway.apply.sync.states import TableName, TableStates
+    from spillway.apply.target.stop import Stop
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -55,6 +57,13 @@ _SETTINGS: Final = {
     "exit_on_error": "off",
     "client_min_messages": "error",
 }
+
+
+#: what is committed ends before it; what is not replayed yet on a standby is no concern of its slot
+_SOURCE_LSN: Final = """
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text
+"""
 
 
 @dataclass(slots=True)
@@ -339,8 +348,12 @@ class Copiers:
         return False
 
 
-def connect_source(conninfo: str) -> Connection:
+def connect_source(conninfo: str, stop: Stop | None = None) -> Connection:
     """Connect to the source for SQL, in autocommit.
+
+    Args:
+        conninfo: the source's.
+        stop: ends the session once it is set: a question waits for who has a table locked.
 
     Raises:
         SourceError: there is no connection.
@@ -352,8 +365,20 @@ def connect_source(conninfo: str) -> Connection:
             f"no connection to the source: {' '.join(redact(str(error), conninfo).split())}",
             hint="Check that the source runs, and the source's log.",
         ) from None
+    if stop is not None:
+        stop.watch(connection)
     take_bytes(connection, shown=True)
     return connection
+
+
+def source_lsn(connection: Connection) -> int:
+    """Return up to where a source has written, or replayed, as of now.
+
+    Raises:
+        psycopg.Error: it did not answer.
+    """
+    row = connection.execute(_SOURCE_LSN).fetchone()
+    return 0 if row is None else int(Lsn.parse(row[0]))
 
 
 def _set(connection: Connection, settings: Mapping[str, str]) -> None:

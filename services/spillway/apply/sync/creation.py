@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spillway.apply.sync import dump
-from spillway.apply.sync.copiers import connect_source
 from spillway.apply.sync.definitions import create_missing
 from spillway.settings import Settings
 
@@ -50,16 +49,13 @@ class MissingTables:
         """
         if not self._settings.create_tables or not tables:
             return
-        source = connect_source(self._sides.source().conninfo)
-        try:
+        with self._sides.source_session() as source:
             source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
             with self._sides.target_session() as target:
                 target.execute("SELECT pg_catalog.set_config('search_path', '', false)")
                 major = source.info.server_version // 10_000
                 pg_dump = dump.find(major, Settings.from_environment().pg_dump)
                 made = create_missing(source, target, tables, self._settings.rename, pg_dump)
-        finally:
-            source.close()
         for name in made.tables:
             self._tell(f"{name} is made on the target")
         for what, reason in made.failed.items():

@@ -240,24 +240,23 @@ class FirstCopy:
                         hint="A refresh forgets it.",
                         relation=".".join(key),
                     )
-                if isinstance(published, PublishedTable):
-                    matched = targets[published.relation.relation_id]
-                    if isinstance(matched, SpillwayError):
-                        self._failed(target, key, self._why(key, matched))
-                        continue
-                    try:
-                        copies.append(
-                            self._begin(
-                                target, snapshot, published, matched, block_bytes, resume=resume
-                            )
-                        )
-                    except psycopg.Error as error:
-                        if not may_be_of_a_table(error):
-                            raise
-                        what = f"copying {'.'.join(key)}"
-                        self._failed(target, key, from_postgres(error, what))
-                else:
+                if isinstance(published, SpillwayError):
                     self._failed(target, key, published)
+                    continue
+                matched = targets[published.relation.relation_id]
+                if isinstance(matched, SpillwayError):
+                    self._failed(target, key, self._why(key, matched))
+                    continue
+                try:
+                    copies.append(
+                        self._begin(
+                            target, snapshot, published, matched, block_bytes, resume=resume
+                        )
+                    )
+                except psycopg.Error as error:
+                    if not may_be_of_a_table(error):
+                        raise
+                    self._failed(target, key, from_postgres(error, f"copying {'.'.join(key)}"))
         self._states.hold(None)
         return copies
 

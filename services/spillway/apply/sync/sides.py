@@ -48,9 +48,8 @@ class Sides:
         Raises:
             SourceError: it can't be reached, or refuses.
         """
-        with connect_source(self.source().conninfo) as connection:
+        with connect_source(self.source().conninfo, self._stopping) as connection:
             try:
-                self._stopping.watch(connection)
                 connection.execute(
                     "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)"
                 )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from spillway.apply.sync import indexes, sequences
+from spillway.apply.sync.copiers import source_lsn
 from spillway.apply.sync.creation import MissingTables
 from spillway.apply.sync.first_copy import FirstCopy, has_rows
 from spillway.apply.sync.hand_over import HandOver
@@ -62,10 +63,6 @@ SELECT n.nspname::text, c.relname::text, an.nspname::text, a.relname::text
   JOIN pg_catalog.pg_class a ON a.oid = p.relid
   JOIN pg_catalog.pg_namespace an ON an.oid = a.relnamespace
  WHERE c.relispartition AND a.oid <> c.oid
-"""
-_SOURCE_LSN: Final = """
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text
 """
 _POLL_S: Final = 0.2
 #: how often it is looked whether tables that were set aside are empty
@@ -383,8 +380,7 @@ class TableSync:
             )
             found = {named[row[:2]] for row in rows if row[2:] in above}
         if found:
-            (lsn,) = source.execute(_SOURCE_LSN).fetchone() or ("0/0",)
-            seen = int(Lsn.parse(lsn))
+            seen = source_lsn(source)
             found_at = {key: self._to_be_detached.get(key, seen) for key in found}
             found = {key for key, at in found_at.items() if self._position < at}
             self._to_be_detached = {key: found_at[key] for key in found}

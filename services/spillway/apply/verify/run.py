@@ -54,6 +54,7 @@ import psycopg
 from spillway.apply.options import Rename
 from spillway.apply.selection import Selection
 from spillway.apply.sync.published import describe, list_tables
+from spillway.apply.sync.states import TableState, TableStates
 from spillway.apply.tables.matching import match_all
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
@@ -490,14 +491,8 @@ class _Run:
             ).fetchone()
             applied = -1 if row is None else int(Lsn.parse(row[0]))
         if there[1]:
-            states = {
-                f"{schema}.{table}": _why_not_yet(state, error, has_lsn=has_lsn)
-                for schema, table, state, has_lsn, error in target.execute(
-                    "SELECT schema_name, table_name, state::text, coalesce(lsn > '0/0', false),"
-                    " coalesce(error, '') FROM spillway.tables WHERE subscription = %s",
-                    [self._settings.subscription],
-                )
-            }
+            tables = TableStates(target, self._settings.subscription).all().values()
+            states = {table.name: _why_not_yet(table) for table in tables}
         return applied, states
 
     # ---- a closer look
@@ -687,16 +682,14 @@ def _why(error: SpillwayError) -> str:
     return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
-def _why_not_yet(state: str, error: str, *, has_lsn: bool) -> str:
-    """Say why a table in *state* is not compared yet: '' of one that the stream writes. *has_lsn*
-    tells one that was set aside from one that is new (:mod:`spillway.apply.sync.states`).
-    """
-    if state in "sr":
+def _why_not_yet(table: TableState) -> str:
+    """Say why a table is not compared yet: '' of one that the stream writes."""
+    if table.is_synchronized:
         return ""
-    why = error.replace(HINT, ". ")
-    if state == "i" and has_lsn:
+    why = table.error.replace(HINT, ". ")
+    if table.is_set_aside:
         return why
-    return f"its first copy is not done (state {state})" + (f": {why}" if why else "")
+    return f"its first copy is not done (state {table.state.value})" + (f": {why}" if why else "")
 
 
 def _rest_triggers(target: Connection) -> bool:
