@@ -97,7 +97,7 @@ class Skipped:
 
         Raises:
             TargetSchemaChange: an event is not done.
-            HeirsBehind: one has to wait.
+            TablesBehind: one has to wait.
             TargetTwoPhaseDisabled: the target takes no prepared transactions, or no more.
             SpillwayError: as :meth:`~spillway.apply.schema.changes.SchemaChanges.meet`.
             psycopg.Error: the target did not answer.
@@ -133,6 +133,7 @@ class Skipped:
         if ends and self._is_there:
             self._session.commit(head)
         elif ends:
+            self._end_changes()
             self._prepared.prepare(head)
 
     def _meet(self, head: TransactionHead, changes: Iterable[Change]) -> None:
@@ -145,9 +146,14 @@ class Skipped:
                     self._session.begin()
                 self._changes.meet(head, change.message[1])
 
+    def _end_changes(self) -> None:
+        if self._changes is not None:
+            self._changes.end()
+
     def _commit(self) -> None:
         """Commit what ordinary transactions have left, with the position behind them."""
         if self._session.in_transaction:
+            self._end_changes()
             self._session.commit(Idle.now(self._reached))
         elif self._reached > self._session.position:
             self._session.record(Idle.now(self._reached))

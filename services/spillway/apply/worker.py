@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 
 from spillway.apply.position import agree
-from spillway.apply.schema.changes import HeirsBehind
+from spillway.apply.schema.changes import TablesBehind
 from spillway.apply.settings import ApplySettings, target_plan
 from spillway.apply.stream import ArrivingChanges
 from spillway.apply.target.failures import from_postgres
@@ -186,7 +186,7 @@ class _Run:
                     self._skips_to = Lsn(0)
                 if not self._skips_to:
                     self._follow()
-            except HeirsBehind as behind:
+            except TablesBehind as behind:
                 self._let_catch_up(behind)
             except TargetSerialization as error:
                 failures = failures + 1 if self._session.position == before else 1
@@ -221,7 +221,7 @@ class _Run:
         two_phase = self._settings.two_phase and self._may_prepare()
         return self._writers.skip_to(lsn, two_phase=two_phase)
 
-    def _let_catch_up(self, behind: HeirsBehind) -> None:
+    def _let_catch_up(self, behind: TablesBehind) -> None:
         """Wait, with no stream open, until tables have what is before a transaction, or can't."""
         sync, session = self._sync, self._session
         assert sync is not None

@@ -365,6 +365,8 @@ class ExactWriter:
     def _end(self, head: TransactionHead) -> None:
         session = self._session
         self._write_down()
+        if self._schema_changes is not None and not self._is_there:
+            self._schema_changes.end()
         try:
             if head.kind == _PREPARED and not self._is_there:
                 self._prepared.prepare(head)

@@ -5,8 +5,9 @@ An event of a table that the stream does not write yet is kept for who does
 (:class:`~spillway.apply.schema.following.Following`), or are a pause.
 
 What is done to a partitioned table is done to all partitions at once, and to whatever else inherits
-from it. One of them may still lack rows from before, which have to be there first. So the event has
-the transaction rolled back (:class:`HeirsBehind`), and comes again when they are.
+from it. One of them may still lack rows from before, which have to be there first; or one that does
+has the name on the target that another table is to get. So the event has the transaction rolled
+back (:class:`TablesBehind`), and comes again when they are.
 
 The event that gave a table another name may never come: its transaction was skipped. The table is
 known by its OID then, when its next change comes, and gets its name in front of that
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.schema.definitions import target_heirs, target_table
 from spillway.apply.schema.following import Following
+from spillway.apply.schema.names_in_the_way import aside
 from spillway.apply.schema.plan import is_attached
 from spillway.apply.sync.deferred_ddl import ancestors
 from spillway.errors import TargetSchemaChange
@@ -44,8 +46,9 @@ _OWN: Final = frozenset(
 )
 
 
-class HeirsBehind(Exception):
-    """The transaction changes tables that inherit from one, and lack what came since their copy.
+class TablesBehind(Exception):
+    """The transaction changes tables that inherit from one, or takes the name of one, and they lack
+    what came since their copy.
 
     Attributes:
         tables: their names on the source.
@@ -117,7 +120,7 @@ class SchemaChanges:
 
         Raises:
             TargetSchemaChange: the subscription pauses here. The transaction is to be rolled back.
-            HeirsBehind: it has to wait. The transaction is to be rolled back.
+            TablesBehind: it has to wait. The transaction is to be rolled back.
             SourceError: the source had to be asked, and did not answer.
             TargetError: the target could not do it now, and may later.
             psycopg.Error: the target did not answer.
@@ -134,7 +137,7 @@ class SchemaChanges:
         if event["kind"] == "create_table":
             has_changed = self._create(event, head)
         else:
-            self._wait_for_heirs(event, head)
+            self._wait_for_others(event, head)
             has_changed = self._alter(event, head)
         self._has_changed |= has_changed
         self._tell(None)
@@ -188,8 +191,25 @@ class SchemaChanges:
         self._tell(None)
         return has_changed
 
+    def end(self) -> None:
+        """Check what the open transaction did, before it is committed or prepared.
+
+        Raises:
+            TargetSchemaChange: a table lost its name to another. The transaction is to be rolled
+                back.
+            psycopg.Error: the target did not answer.
+        """
+        try:
+            self._following.end()
+        except TargetSchemaChange:
+            self._tell(self._following.refused)
+            raise
+        if self._has_changed and self._sync is not None:
+            self._sync.states.end_renames(self._session.connection)
+
     def rolled_back(self) -> None:
         """Take back what is known of tables, when the open transaction was rolled back."""
+        self._following.rolled_back()
         if self._has_changed:
             self._has_changed = False
             if self._sync is not None:
@@ -225,16 +245,23 @@ class SchemaChanges:
         connection = self._session.connection
         return self._sync.states.deferred.keep(connection, event, head.commit_lsn, head.xid)
 
-    def _wait_for_heirs(self, event: Mapping[str, Any], head: TransactionHead) -> None:
-        """Raise HeirsBehind if the event reaches tables that have yet to read what is before it."""
-        if self._sync is None or all(one["change"] in _OWN for one in event["changes"]):
+    def _wait_for_others(self, event: Mapping[str, Any], head: TransactionHead) -> None:
+        """Raise TablesBehind if the event reaches tables that have yet to read what is before it,
+        or gives its table the name that one of them has until then.
+        """
+        if self._sync is None or self._sync.states.are_all_ready:
             return
         states = self._sync.states
-        if states.are_all_ready or not (behind := states.behind(head.commit_lsn)):
+        if not (behind := states.behind(head.commit_lsn)):
+            return
+        old, new = (self._rename(of["schema"], of["table"]) for of in _states(event))
+        if old != new and (taken := {one for one in behind if self._rename(*one) == new}):
+            raise TablesBehind(frozenset(taken), head.commit_lsn)
+        if all(one["change"] in _OWN for one in event["changes"]):
             return
         connection = self._session.connection
         heirs = set()
-        for state in (event["before"], event["after"]):
+        for state in _states(event):
             heirs |= target_heirs(connection, self._rename(state["schema"], state["table"]))
         waits_for = frozenset(
             name
@@ -248,7 +275,7 @@ class SchemaChanges:
             )
         )
         if waits_for:
-            raise HeirsBehind(waits_for, head.commit_lsn)
+            raise TablesBehind(waits_for, head.commit_lsn)
 
     # ---- what is done
 
@@ -266,7 +293,8 @@ class SchemaChanges:
             self._has_changed |= self._take_over(event, new, head)
         # A table that was renamed on the source keeps its state.
         if self._sync is not None and old != new:
-            self._has_changed |= self._sync.states.rename(self._session.connection, old, new)
+            states, connection = self._sync.states, self._session.connection
+            self._has_changed |= states.rename(connection, old, new, event["oid"])
         return has_changed
 
     def _refresh(self, sync: TableSync) -> None:
@@ -298,7 +326,7 @@ class SchemaChanges:
         try:
             return self._following.follow(event, head.commit_lsn, head.xid)
         except TargetSchemaChange:
-            self._tell(event)
+            self._tell(self._following.refused)
             raise
 
 
@@ -311,9 +339,11 @@ class OwnSchemaChanges:
             a table that is renamed there is moved in it.
     """
 
-    def __init__(self, following: Following, names: dict[tuple[str, str], tuple[str, str]]) -> None:
+    def __init__(self, following: Following, names: dict[TableName, TableName]) -> None:
         self._following = following
         self._names = names
+        #: the source's OIDs of those that events were about
+        self._oids: dict[TableName, int] = {}
 
     def meet(self, head: TransactionHead, content: bytes) -> bool:
         """Take an event, as :meth:`SchemaChanges.meet`; those of other tables are passed over.
@@ -324,15 +354,40 @@ class OwnSchemaChanges:
         """
         event: dict[str, Any] = json.loads(content)
         self._following.source.as_of(head.xid)
-        before, after = event["before"], event["after"]
-        key = None if before is None else (before["schema"], before["table"])
-        is_above = not self._names.keys().isdisjoint(ancestors(event).values())
-        if after is None or not (key in self._names or is_above):
+        if event["after"] is None:
+            return False
+        key = self._key(event)
+        if key is None and self._names.keys().isdisjoint(ancestors(event).values()):
             return False
         has_changed = self._following.follow(event, head.commit_lsn, head.xid)
-        if key is not None and key in self._names:
-            self._names[after["schema"], after["table"]] = self._names.pop(key)
+        if key is not None:
+            self._name(key, (event["after"]["schema"], event["after"]["table"]))
         return has_changed
+
+    def end(self) -> None:
+        """Check what the open transaction did, as :meth:`SchemaChanges.end`."""
+        self._following.end()
+
+    def _key(self, event: Mapping[str, Any]) -> TableName | None:
+        """Return what the event's table is known as, if it is one of the session's."""
+        before, oid = event["before"], event["oid"]
+        if before is None:
+            return None
+        name = before["schema"], before["table"]
+        for key in (aside(name), name):
+            if key in self._names and self._oids.setdefault(key, oid) == oid:
+                return key
+        return None
+
+    def _name(self, old: TableName, new: TableName) -> None:
+        """Have a table be known by another name, and who was known by that be put aside."""
+        if old == new:
+            return
+        for was, now in ((new, aside(new)), (old, new)):
+            if was in self._names:
+                self._names[now] = self._names.pop(was)
+            if was in self._oids:
+                self._oids[now] = self._oids.pop(was)
 
     def find_renamed(self, relation: SourceRelation, commit_lsn: int) -> TableName | None:
         """None: no event is passed over between a copy and what it lacks."""
@@ -345,3 +400,8 @@ class OwnSchemaChanges:
 
     def rolled_back(self) -> None:
         """Nothing is known beyond the transaction."""
+        self._following.rolled_back()
+
+
+def _states(event: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return event["before"], event["after"]

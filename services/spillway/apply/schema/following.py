@@ -11,7 +11,8 @@ import psycopg
 from psycopg import sql
 
 from spillway.apply.schema.definitions import SourceCatalog, has_schema, target_table
-from spillway.apply.schema.plan import Plan, Planner, bounds_unknown, is_attached
+from spillway.apply.schema.names_in_the_way import NamesInTheWay
+from spillway.apply.schema.plan import Plan, Planner, bounds_unknown, is_attached, is_renamed
 from spillway.apply.sync.deferred_ddl import ancestors
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import (
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _STATEMENTS_SHOWN: Final = 20
+#: NAMEDATALEN - 1
+_NAME_BYTES: Final = 63
+_BEFORE: Final = "_before"
 
 
 class Following:
@@ -66,6 +70,13 @@ class Following:
         self.source = SourceCatalog(source_dsn, stop)
         self._applies = applies
         self._how_to_go_on = how_to_go_on
+        self._in_the_way = NamesInTheWay(connection)
+        #: the source's OIDs of tables whose other name of the two on the target is the new one
+        self._given_first: set[int] = set()
+        #: commit_lsn and xid of the last event
+        self._place = (0, 0)
+        #: the event that was refused last
+        self.refused: Mapping[str, Any] | None = None
 
     def close(self) -> None:
         """End the session on the source."""
@@ -86,13 +97,72 @@ class Following:
             TargetError: the target could not do it now, and may later.
             psycopg.Error: the target did not answer.
         """
+        self._place = commit_lsn, xid
         plan = self._plan(event)
-        if plan is None or plan.is_done:
+        if plan is None:
+            if is_renamed(event):
+                self._check_given_first(event)
+            return False
+        if plan.is_done:
             return False
         if plan.refused or not self._applies:
             self._refuse(event, plan, commit_lsn, xid)
         self._run(event, plan, commit_lsn, xid)
         return True
+
+    def end(self) -> None:
+        """Check, at the end of the open transaction, that no table has lost its name to another.
+
+        Raises:
+            TargetSchemaChange: one has. The transaction is to be rolled back.
+            psycopg.Error: the target did not answer.
+        """
+        left = self._in_the_way.left()
+        if not left:
+            self._in_the_way.forget()
+            self._given_first.clear()
+            return
+        name, event = left[0]
+        commit_lsn, xid = self._place
+        self.refused = event
+        before = event["before"]
+        schema, table = name
+        statement = (
+            f"ALTER TABLE {sql.Identifier(*name).as_string()} RENAME TO "
+            f"{sql.Identifier(_before(table)).as_string()}"
+        )
+        raise TargetSchemaChange(
+            f"transaction {xid}, which commits at {Lsn(commit_lsn)}, gives table "
+            f"{before['schema']}.{before['table']} the name {event['schema']}.{event['table']}, "
+            f"and the target has another table {schema}.{table}, which the source has "
+            "dropped or never had; everything before it is applied",
+            hint=f"On the target: {statement}; then: {self._how_to_go_on}. It may be dropped "
+            "there as well. Or, to leave the target's tables as they are: give the target on_schema_change "
+            "ignore, and enable the subscription.",
+            relation=f"{event['schema']}.{event['table']}",
+            partition_of=[".".join(above) for above in ancestors(event).values()],
+            lsn=str(Lsn(commit_lsn)),
+            xid=xid,
+            statements=[statement],
+        )
+
+    def _check_given_first(self, event: Mapping[str, Any]) -> None:
+        """Have the transaction come again where the event's table has no name of its own on the
+        target, because another event of it took that away: tables that were given their names
+        there first, and are alike, look as if they had not been.
+        """
+        new = self._rename(event["schema"], event["table"])
+        for _, other in self._in_the_way.left():
+            if self._rename(other["before"]["schema"], other["before"]["table"]) == new:
+                self._given_first.add(other["oid"])
+                raise TargetSerialization(
+                    f"table {'.'.join(new)} has the name on the target already that it is given by "
+                    f"transaction {event['xid']}"
+                )
+
+    def rolled_back(self) -> None:
+        """Forget what the open transaction has put aside: it has ended."""
+        self._in_the_way.forget()
 
     # ---- what is to be done
 
@@ -106,6 +176,8 @@ class Following:
             lambda name: target_table(connection, name),
             self.source,
             lambda name: has_schema(connection, name),
+            self._in_the_way,
+            was_named_first=event["oid"] in self._given_first,
         ).plan()
         if plan is None and is_attached(event):
             return self._new_partition(event)
@@ -156,6 +228,7 @@ class Following:
         connection.execute("RELEASE SAVEPOINT spillway_schema")
 
     def _refuse(self, event: Mapping[str, Any], plan: Plan, commit_lsn: int, xid: int) -> None:
+        self.refused = event
         table = f"{event['schema']}.{event['table']}"
         what = ", ".join(
             f"{one['change']} {one['column']}" if "column" in one else one["change"]
@@ -163,7 +236,12 @@ class Following:
         )
         why = "".join(f"; {reason}" for reason in plan.refused)
         shown = "; ".join(plan.statements[:_STATEMENTS_SHOWN])
-        if shown:
+        if plan.leaves_no_trace and not plan.refused:
+            hint = (
+                "Have it done: give the target on_schema_change apply, and enable the "
+                "subscription. Done by hand, it could not be told from what was before."
+            )
+        elif shown:
             hint = (
                 f"On the target: {shown}; then: {self._how_to_go_on}. Where the "
                 "transaction wrote to a column before that is dropped or renamed, the target needs "
@@ -193,3 +271,8 @@ class Following:
             xid=xid,
             statements=plan.statements,
         )
+
+
+def _before(name: str) -> str:
+    """Return a name for the table that was called *name*, of at most 63 bytes."""
+    return name.encode()[: _NAME_BYTES - len(_BEFORE)].decode(errors="ignore") + _BEFORE

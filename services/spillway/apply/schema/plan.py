@@ -6,33 +6,38 @@ Safe is what loses nothing, and gives the target's rows the values that the sour
   one. A default that was computed for each row (``random()``, a sequence's) is not: those values
   are in no WAL.
 - a column is dropped or renamed, a table renamed or moved to another schema, which is made if the
-  target has none of that name.
+  target has none of that name. Names may change hands in one transaction: columns get theirs in an
+  order in which each is free, and a table that is in another's way is put aside
+  (:mod:`spillway.apply.schema.names_in_the_way`).
 - a type is widened (:mod:`spillway.apply.schema.widening`).
 - a default is set or dropped, NOT NULL set or dropped.
 - a partition is attached or detached.
 
 Everything is compared with the target's table first: what it has already is nothing to do. Of a
 column that is dropped and made again by its name, it has the new one only if that is unlike the old
-one, and as the source's. What
-doesn't concern rows on the target is passed over: the source's replica identity, and that a table
-was dropped, whose rows stay.
+one, and as the source's; likewise of names that were swapped. What doesn't concern rows on the
+target is passed over: the source's replica identity, and that a table was dropped, whose rows stay.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
+from spillway.apply.schema.names_in_the_way import aside
 from spillway.apply.schema.widening import is_widening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from spillway.apply.schema.definitions import SourceCatalog, TargetTableNow
+    from spillway.apply.schema.definitions import SourceCatalog, TargetColumnNow, TargetTableNow
+    from spillway.apply.schema.names_in_the_way import NamesInTheWay
 
     Column = Mapping[str, Any]
+    TableName = tuple[str, str]
 
 _PASSED_OVER: Final = ("replica_identity",)
 _INHERITED: Final = ("add_column", "drop_column", "rename_column", "alter_type", "primary_key")
@@ -46,6 +51,8 @@ class Plan:
     statements: list[str] = field(default_factory=list)
     #: what is not done by itself, and why
     refused: list[str] = field(default_factory=list)
+    #: whether the target's tables would not tell afterwards that the statements were run
+    leaves_no_trace: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -62,6 +69,8 @@ class Planner:
         find: returns the target's table of that name, if there is one.
         source: where defaults and bounds come from.
         has_schema: says whether the target has a schema of that name.
+        in_the_way: what the transaction has put aside on the target.
+        was_named_first: of tables of both names that the target has, the event's has its new one.
     """
 
     def __init__(
@@ -71,19 +80,24 @@ class Planner:
         find: Callable[[tuple[str, str]], TargetTableNow | None],
         source: SourceCatalog,
         has_schema: Callable[[str], bool],
+        in_the_way: NamesInTheWay,
+        *,
+        was_named_first: bool,
     ) -> None:
         self._event = event
         self._rename = rename
         self._find = find
         self._source = source
         self._has_schema = has_schema
+        self._in_the_way = in_the_way
+        self._was_named_first = was_named_first
         self._plan = Plan()
         self._columns: dict[str, Column] = {
             column["name"]: column for column in event["after"]["columns"]
         }
         self._expressions: dict[int, str] | None = None
-        #: columns of the target's table that the plan drops
-        self._dropped: set[str] = set()
+        #: the target's columns by the names that they have once the plan is done so far
+        self._now: dict[str, TargetColumnNow] = {}
 
     def plan(self) -> Plan | None:
         """Return what is left to do; None when the target has no such table.
@@ -95,16 +109,19 @@ class Planner:
         before, after = self._event["before"], self._event["after"]
         old = self._rename(before["schema"], before["table"])
         new = self._rename(after["schema"], after["table"])
-        table = self._find(new)
+        table = self._named(old, new)
         if table is None:
-            table = self._find(old)
-            if table is None:
-                return None
-            self._move(old, new)
+            return None
         self._name = _quoted(*new)
         self._table = table
+        self._now = dict(table.columns)
         # A partition has the columns of its parent, whose own event changes both.
         inherits = table.parent is not None and before["parent"] == after["parent"]
+        renames = {
+            one["from"]: one["to"]
+            for one in self._event["changes"]
+            if one["change"] == "rename_column"
+        }
         for change in self._event["changes"]:
             kind = change["change"]
             if inherits and kind in _INHERITED:
@@ -114,9 +131,11 @@ class Planner:
             elif kind == "primary_key":
                 self._primary_key(change)
             elif kind == "drop_column":
-                self._drop(change["column"])
+                self._drop(change["column"], renames)
             elif kind == "rename_column":
-                self._rename_column(change["from"], change["to"])
+                # All of them at once, since one may need another's name.
+                self._rename_columns(renames)
+                renames = {}
             elif kind == "add_column":
                 self._add(change["definition"])
             elif kind not in _PASSED_OVER and "column" in change:
@@ -126,29 +145,145 @@ class Planner:
     def _alter(self, what: str) -> None:
         self._plan.statements.append(f"ALTER TABLE {self._name} {what}")
 
-    def _move(self, old: tuple[str, str], new: tuple[str, str]) -> None:
-        if old[0] != new[0]:
+    # ---- names of tables
+
+    def _named(self, old: TableName, new: TableName) -> TargetTableNow | None:
+        """Return the event's table on the target, and plan that it is called *new*; None without
+        one.
+        """
+        there = self._in_the_way.place(self._event["oid"], old)
+        if there != old and (table := self._find(there)) is not None:
+            self._move(there, new)
+            return table
+        other = self._find(new)
+        table = None if old == new else self._find(old)
+        if table is None:
+            return other
+        if other is not None:
+            if self._was_named_first or (
+                self._is_unlike(table, "before") and not self._is_unlike(other, "after")
+            ):
+                return other
+            # Put aside by somebody else, a table would not be found again.
+            self._plan.leaves_no_trace = True
+        self._move(old, new)
+        return table
+
+    def _is_unlike(self, table: TargetTableNow, when: str) -> bool:
+        """Say whether a table of the target can't be the event's as it was then."""
+        state = self._event[when]
+        return table.is_partitioned != state.get("partitioned", table.is_partitioned) or any(
+            column["name"] not in table.columns
+            or table.columns[column["name"]].type != column["type"]
+            for column in state["columns"]
+        )
+
+    def _move(self, old: TableName, new: TableName) -> None:
+        statements = self._plan.statements
+        if self._find(new) is not None:
+            _, name = self._in_the_way.put(new, self._event)
+            statements.append(f"ALTER TABLE {_quoted(*new)} RENAME TO {_quoted(name)}")
+        self._in_the_way.took(self._event["oid"], new)
+        schema, name = old
+        if schema != new[0]:
+            if name != new[1] and self._find((new[0], name)) is not None:
+                # On its way it would meet one that has its old name there.
+                _, passing = aside(old)
+                statements.append(f"ALTER TABLE {_quoted(*old)} RENAME TO {_quoted(passing)}")
+                name = passing
             # The source's may be another name of its schema.
             if not self._has_schema(new[0]):
-                self._plan.statements.append(f"CREATE SCHEMA {_quoted(new[0])}")
-            self._plan.statements.append(
-                f"ALTER TABLE {_quoted(*old)} SET SCHEMA {_quoted(new[0])}"
-            )
-        if old[1] != new[1]:
-            self._plan.statements.append(
-                f"ALTER TABLE {_quoted(new[0], old[1])} RENAME TO {_quoted(new[1])}"
-            )
+                statements.append(f"CREATE SCHEMA {_quoted(new[0])}")
+            statements.append(f"ALTER TABLE {_quoted(schema, name)} SET SCHEMA {_quoted(new[0])}")
+        if name != new[1]:
+            statements.append(f"ALTER TABLE {_quoted(new[0], name)} RENAME TO {_quoted(new[1])}")
 
     # ---- columns
 
-    def _rename_column(self, old: str, new: str) -> None:
-        if old in self._table.columns and new not in self._table.columns:
-            self._alter(f"RENAME COLUMN {_quoted(old)} TO {_quoted(new)}")
+    def _rename_columns(self, renames: Mapping[str, str]) -> None:
+        """Plan the renames of an event, each when its new name is free."""
+        ends = set(renames.values())
+        for first in [name for name in renames if name not in ends]:
+            self._rename_along(_chain(renames, first))
+        swapped = renames.keys() - {n for f in renames if f not in ends for n in _chain(renames, f)}
+        while swapped:
+            chain = _chain(renames, min(swapped))
+            swapped -= set(chain)
+            self._rename_around(chain)
 
-    def _drop(self, name: str) -> None:
-        if name in self._table.columns and not self._is_made_again(name):
-            self._alter(f"DROP COLUMN {_quoted(name)}")
-            self._dropped.add(name)
+    def _rename_along(self, names: Sequence[str]) -> None:
+        """Have each of *names* but the last be called as the one behind it."""
+        # The first name is free once this was done, but for a column that is added by it.
+        first_is_there = names[0] in self._now and not (
+            names[0] in self._added() and names[-1] in self._now
+        )
+        behind_is_done = False
+        for old, new in reversed(list(itertools.pairwise(names))):
+            if old in self._now and new not in self._now:
+                self._rename_column(old, new)
+                behind_is_done = False
+            elif old not in self._now or behind_is_done or self._was_renamed(old, new):
+                behind_is_done = new in self._now
+            elif first_is_there:
+                self._refuse(
+                    f"the target has a column {new} besides {old}, which is called so now: drop "
+                    "the one that is not the source's"
+                )
+
+    def _rename_around(self, names: Sequence[str]) -> None:
+        """Have each of *names* be called as the one behind it, and the last as the first."""
+        there = [name for name in names if name in self._now]
+        if not there:
+            return
+        if len(there) < len(names):
+            self._refuse(
+                f"columns {', '.join(names)} have swapped their names, and the target lacks "
+                f"{', '.join(sorted(set(names) - set(there)))}"
+            )
+            return
+        pairs = list(itertools.pairwise([*names, names[0]]))
+        if any(self._was_renamed(old, new) for old, new in pairs):
+            return
+        self._plan.leaves_no_trace = True
+        passing = next(
+            name for n in itertools.count() if (name := f"spillway_aside_{n}") not in self._now
+        )
+        self._rename_column(names[-1], passing)
+        for old, new in reversed(pairs[:-1]):
+            self._rename_column(old, new)
+        self._rename_column(passing, names[0])
+
+    def _was_renamed(self, old: str, new: str) -> bool:
+        """Say whether the target's columns of both names tell by their types that one was renamed,
+        and another one has its name.
+        """
+        before = next(one for one in self._event["before"]["columns"] if one["name"] == old)
+        was: str = before["type"]
+        return self._now[new].type == self._columns[new]["type"] and self._now[old].type != was
+
+    def _rename_column(self, old: str, new: str) -> None:
+        self._alter(f"RENAME COLUMN {_quoted(old)} TO {_quoted(new)}")
+        self._now[new] = self._now.pop(old)
+
+    def _added(self) -> set[str]:
+        return {one["column"] for one in self._event["changes"] if one["change"] == "add_column"}
+
+    def _drop(self, name: str, renames: Mapping[str, str]) -> None:
+        if name not in self._now or self._is_made_again(name):
+            return
+        names = [name]
+        while (old := next((o for o, n in renames.items() if n == names[0]), None)) is not None:
+            names.insert(0, old)
+        if len(names) > 1 and (
+            names[0] not in self._now
+            or (names[-2] in self._now and self._was_renamed(names[-2], name))
+        ):
+            # What has the name is the one that got it.
+            return
+        if names[0] in self._added():
+            self._plan.leaves_no_trace = True
+        self._alter(f"DROP COLUMN {_quoted(name)}")
+        del self._now[name]
 
     def _is_made_again(self, name: str) -> bool:
         """Say whether the target has what takes the place of a dropped column, by its name."""
@@ -174,7 +309,7 @@ class Planner:
 
     def _add(self, column: Column) -> None:
         name = column["name"]
-        if name in self._table.columns and name not in self._dropped:
+        if name in self._now:
             return
         parts = [f"ADD COLUMN {_quoted(name)} {column['type']}"]
         if column["collation"] is not None:
@@ -214,14 +349,7 @@ class Planner:
 
     def _change_column(self, kind: str, change: Mapping[str, Any]) -> None:
         name = change["column"]
-        # A column that is renamed at once has its old name there as long as that is not done.
-        names = {name}
-        names |= {
-            one["from"]
-            for one in self._event["changes"]
-            if one["change"] == "rename_column" and one["to"] == name
-        }
-        there = next((self._table.columns[n] for n in names if n in self._table.columns), None)
+        there = self._now.get(name)
         if there is None:
             return
         column = f"ALTER COLUMN {_quoted(name)}"
@@ -304,6 +432,11 @@ def is_attached(event: Mapping[str, Any]) -> bool:
     return any(change["change"] == "attach_partition" for change in event["changes"])
 
 
+def is_renamed(event: Mapping[str, Any]) -> bool:
+    """Return whether an event's table has another name, or is in another schema."""
+    return any(change["change"] in ("rename_table", "set_schema") for change in event["changes"])
+
+
 def bounds_unknown(parent: Mapping[str, Any], *, is_seen: bool) -> str:
     """Say why a table can't be made or attached as a partition of *parent*; *is_seen*: the source
     shows what the event's transaction did.
@@ -317,6 +450,16 @@ def bounds_unknown(parent: Mapping[str, Any], *, is_seen: bool) -> str:
         f"it is no partition of {parent['schema']}.{parent['table']} on the source any more, so "
         "its bounds are not known: attach it with those that it had"
     )
+
+
+def _chain(renames: Mapping[str, str], first: str) -> Sequence[str]:
+    """Return what *first* is renamed to, what that is, and so on, *first* in front; where they go
+    round, each once.
+    """
+    names = [first]
+    while (name := renames.get(names[-1])) is not None and name != first:
+        names.append(name)
+    return names
 
 
 def _quoted(*names: str) -> str:

@@ -163,6 +163,8 @@ class SlotCatchUp:
                 session.begin()
                 if start_lsn < upto_lsn:
                     self._write(exact, grouped, matched, checked, start_lsn, upto_lsn)
+                if following is not None:
+                    following.end()
                 before_commit(session.connection, {was: now for now, was in names.items()})
                 return self._commit(session, exact, told, checked)
             except psycopg.Error as error:

@@ -425,6 +425,7 @@ class FirstCopy:
                 # Others are of its partitions.
                 if before is not None and (before["schema"], before["table"]) == table:
                     table = after["schema"], after["table"]
+            following.end()
         finally:
             following.close()
         return table

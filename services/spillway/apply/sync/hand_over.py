@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 
+from spillway.apply.schema.names_in_the_way import aside
 from spillway.apply.sync.states import SyncState
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.stop import Stopped
@@ -220,10 +221,14 @@ class HandOver:
         caught: list[TableState] = []
 
         def before_commit(connection: Connection, names: Mapping[TableName, TableName]) -> None:
+            renamed = [key for key in sorted(tables) if names[key] != key]
+            # One may have the name that another one had.
+            for key in renamed:
+                self._states.move(connection, key, aside(key))
+            for key in renamed:
+                self._states.move(connection, aside(key), names[key])
             for key in sorted(tables):
                 now = names[key]
-                if now != key:
-                    self._states.move(connection, key, now)
                 table = replace(
                     known[key], schema=now[0], table=now[1], state=state, lsn=position, error=""
                 )

@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway.apply.schema.names_in_the_way import aside, is_aside
 from spillway.apply.sync.deferred_ddl import DEFERRED_SQL, DeferredDdl
 from spillway.pg.lsn import Lsn
 
@@ -87,6 +88,13 @@ UPDATE spillway.tables SET schema_name = %s, table_name = %s
 """
 _RELATIONS: Final = """
 SELECT schema_name, table_name, relation_id FROM spillway.relations WHERE subscription = %s
+"""
+_NAMED: Final = """
+SELECT schema_name, table_name, relation_id FROM spillway.relations
+ WHERE subscription = %s
+   AND (schema_name, table_name) IN (
+           SELECT * FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[]))
+                      AS named(schema, name))
 """
 _STORE_RELATION: Final = """
 INSERT INTO spillway.relations VALUES (%s, %s, %s, %s)
@@ -318,17 +326,43 @@ class TableStates:
 
     # --- for who follows DDL -------------------------------------------------------------------
 
-    def rename(self, connection: Connection, old: TableName, new: TableName) -> bool:
+    def rename(
+        self, connection: Connection, old: TableName, new: TableName, relation_id: int
+    ) -> bool:
         """Have a table that the stream writes keep its state under its new name on the source;
-        return whether there was one. To be loaded again when the transaction is rolled back.
+        return whether there was one. Another one that is known by that name is put aside until its
+        own turn comes (:mod:`spillway.apply.schema.names_in_the_way`). To be loaded again when the
+        transaction is rolled back.
+
+        Args:
+            connection: to the target, in a transaction.
+            old: what it was called up to here.
+            new: what it is called from here on.
+            relation_id: its OID on the source.
         """
-        known = self._tables.get(old)
+        names = [aside(old), old, new]
+        columns = [list(column) for column in zip(*names, strict=True)]
+        rows = connection.execute(_NAMED, [self._subscription, *columns]).fetchall()
+        oids = {(schema, table): oid for schema, table, oid in rows}
+        key = aside(old) if oids.get(aside(old)) == relation_id else old
         other = self._tables.get(new)
-        if known is None or (other is not None and other.state != SyncState.INIT):
+        if key not in self._tables or oids.get(key, relation_id) != relation_id:
             return False
-        self.move(connection, old, new)
+        if other is not None and oids.get(new, relation_id) != relation_id:
+            self.move(connection, new, aside(new))
+        elif other is not None and other.state != SyncState.INIT:
+            return False
+        self.move(connection, key, new)
         self.load(connection)
         return True
+
+    def end_renames(self, connection: Connection) -> None:
+        """Forget those that are still aside at the end of the transaction: others have their names,
+        on the target too. To be loaded again when the transaction is rolled back.
+        """
+        if gone := [key for key in self._tables if is_aside(key)]:
+            self.forget(connection, gone)
+            self.load(connection)
 
     def take_over(self, connection: Connection, key: TableName, relation_id: int, lsn: int) -> bool:
         """Have the stream write a table from *lsn* on that is not known yet, and has what is before
