@@ -137,8 +137,8 @@ class Following:
             f"and the target has another table {schema}.{table}, which the source has "
             "dropped or never had; everything before it is applied",
             hint=f"On the target: {statement}; then: {self._how_to_go_on}. It may be dropped "
-            "there as well. Or, to leave the target's tables as they are: give the target on_schema_change "
-            "ignore, and enable the subscription.",
+            "there as well. Or, to leave the target's tables as they are: give the target "
+            "on_schema_change ignore, and enable the subscription.",
             relation=f"{event['schema']}.{event['table']}",
             partition_of=[".".join(above) for above in ancestors(event).values()],
             lsn=str(Lsn(commit_lsn)),

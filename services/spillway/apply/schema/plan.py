@@ -31,7 +31,7 @@ from spillway.apply.schema.names_in_the_way import aside
 from spillway.apply.schema.widening import is_widening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from spillway.apply.schema.definitions import SourceCatalog, TargetColumnNow, TargetTableNow
     from spillway.apply.schema.names_in_the_way import NamesInTheWay
@@ -257,9 +257,12 @@ class Planner:
         """Say whether the target's columns of both names tell by their types that one was renamed,
         and another one has its name.
         """
-        before = next(one for one in self._event["before"]["columns"] if one["name"] == old)
-        was: str = before["type"]
+        was: str = self._before(old)["type"]
         return self._now[new].type == self._columns[new]["type"] and self._now[old].type != was
+
+    def _before(self, name: str) -> Column:
+        columns: Iterable[Column] = self._event["before"]["columns"]
+        return next(one for one in columns if one["name"] == name)
 
     def _rename_column(self, old: str, new: str) -> None:
         self._alter(f"RENAME COLUMN {_quoted(old)} TO {_quoted(new)}")
@@ -280,25 +283,21 @@ class Planner:
         ):
             # What has the name is the one that got it.
             return
-        if names[0] in self._added():
+        if names[0] in self._added() and (len(names) > 1 or self._is_made_alike(name)):
             self._plan.leaves_no_trace = True
         self._alter(f"DROP COLUMN {_quoted(name)}")
         del self._now[name]
 
+    def _is_made_alike(self, name: str) -> bool:
+        """Say whether a column that is made again is what it was, as far as columns tell."""
+        old, new = self._before(name), self._columns[name]
+        return all(old[of] == new[of] for of in ("type", "not_null", "has_default"))
+
     def _is_made_again(self, name: str) -> bool:
         """Say whether the target has what takes the place of a dropped column, by its name."""
-        new = next(
-            (
-                one["definition"]
-                for one in self._event["changes"]
-                if one["change"] == "add_column" and one["definition"]["name"] == name
-            ),
-            None,
-        )
-        if new is None:
+        if name not in self._added():
             return False
-        there = self._table.columns[name]
-        old = next(one for one in self._event["before"]["columns"] if one["name"] == name)
+        there, old, new = self._table.columns[name], self._before(name), self._columns[name]
         is_old = (there.type, there.not_null) == (old["type"], old["not_null"]) and (
             there.default is not None
         ) == old["has_default"]
