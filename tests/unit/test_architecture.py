@@ -104,9 +104,9 @@ KNOWS_ONLY = {
     # A client like any other: it knows the wire, and could be a package of its own. Of the source's
     # tables it asks the source itself, and makes of rows what the plugin makes of changes.
     "consumer": GROUND
-    | {"storage", "stream.client", "v1", "receiver.table_privileges", "receiver.connect_errors"}
+    | {"storage", "stream.client", "v1", "receiver.table_privileges"}
     | {"receiver.temporary_slot"}
-    | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"}
+    | {"plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"}
     # how the plugin shows tables
     | {"plugins.shown_tables"},
     # What a consumer knows, and without a service it decodes archives, of which it knows what it
@@ -118,7 +118,6 @@ KNOWS_ONLY = {
         "replay",
         "receiver.checks",
         "receiver.table_privileges",
-        "receiver.conninfo",
     }
     | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"}
     # how the plugin tells of values that it has no form for, of partitions and of masks
@@ -126,11 +125,11 @@ KNOWS_ONLY = {
     # What a consumer knows, and what checks of a source and of a connection are worth for a target,
     # too.
     "apply": GROUND
-    | {"storage", "consumer", "receiver.conninfo", "receiver.connect_errors", "stream.client"}
+    | {"storage", "consumer", "stream.client"}
     | {"stream.own_client", "stream.wire", "receiver.table_privileges", "plugins.messages", "v1"}
     | {"collector", "memory"},
     # What it starts are clients; slots are the service's, and what must be remembered the store's.
-    "subscriber": GROUND | {"service", "storage", "store", "receiver.conninfo"},
+    "subscriber": GROUND | {"service", "storage", "store"},
     # Interfaces stand on the service; what is below is its business, but for what its values are
     # made of.
     "slot_manager": GROUND | {"service", "subscriber", "users", "alerts", "watch"},
@@ -147,7 +146,7 @@ KNOWS_ONLY = {
     "walsender": GROUND
     | {"service", "users", "store.rows", "receiver.primary", "receiver.source_session"}
     # What a source said last is remembered for when it can't be asked.
-    | {"store.session_settings", "receiver.conninfo", "receiver.connect_errors"},
+    | {"store.session_settings"},
     # Rows of the metadata store.
     "users": GROUND | {"store"},
     # The demo uses the service as a user does: as a program, over its interfaces.

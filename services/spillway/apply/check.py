@@ -26,7 +26,8 @@ from spillway.errors import (
     TargetTableUnusable,
 )
 from spillway.pg.byte_session import take_bytes
-from spillway.receiver.connect_errors import quote_identifier
+from spillway.pg.connect_errors import quote_identifier
+from spillway.pg.connecting import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +137,7 @@ def _tables(settings: ApplySettings, connection: Connection) -> list[MatchedTabl
         return []
     publications = settings.selection.publications or ()
     try:
-        with psycopg.connect(settings.source_dsn, autocommit=True) as source:
+        with connect(settings.source_dsn) as source:
             take_bytes(source, shown=True)
             source.execute("SELECT pg_catalog.set_config('search_path', '', false)")
             oids = list_tables(source, publications, settings.selection.has)

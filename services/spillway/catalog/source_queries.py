@@ -22,7 +22,8 @@ from spillway.catalog.layout import (
     PhysicalColumn,
     TrackedCatalog,
 )
-from spillway.errors import CheckpointNotStored, NotReady, SourceError
+from spillway.errors import CheckpointNotStored, NotReady, SourceError, SourceUnreachable
+from spillway.pg.connecting import connect
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
@@ -62,11 +63,11 @@ def connected(conninfo: str) -> Iterator[Connection]:
     """Connect, and turn what PostgreSQL objects to into a SourceError.
 
     Raises:
-        SourceError: it can't be reached, or a query failed.
+        SourceError: there is no connection (its subclass says why), or a query failed.
     """
     try:
-        with psycopg.connect(
-            conninfo, autocommit=True, application_name="spillway bootstrap", client_encoding="UTF8"
+        with connect(
+            conninfo, application_name="spillway bootstrap", client_encoding="UTF8"
         ) as connection:
             # Whatever the role's settings are: names mean the system's, and waiting is our own
             # affair.
@@ -74,9 +75,10 @@ def connected(conninfo: str) -> Iterator[Connection]:
             connection.execute("SET statement_timeout = 0")
             yield connection
     except psycopg.OperationalError as error:
-        raise SourceError(
-            f"the catalog can't be read: {error}".strip(),
-            hint="Check that the server runs and that the DSN's role may log in to this database.",
+        raise SourceUnreachable(
+            f"the catalog can't be read: {' '.join(str(error).split())}",
+            hint="Check that the server runs, and its log.",
+            sqlstate=error.sqlstate,
         ) from error
     except psycopg.Error as error:
         raise SourceError(

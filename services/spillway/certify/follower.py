@@ -17,8 +17,8 @@ from spillway._kernels.wal.walker import Walker
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.decoder import WORK_MEM_BYTES_DEFAULT, Decoder
 from spillway.errors import ReplicationFailed
+from spillway.pg.conninfo import replication_conninfo
 from spillway.pg.versions import version_of_server
-from spillway.receiver.conninfo import replication_conninfo
 from spillway.receiver.replication_connection import (
     CommandFailed,
     EndOfStream,

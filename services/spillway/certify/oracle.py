@@ -14,9 +14,9 @@ import psycopg
 
 from spillway.certify.rendering import Line
 from spillway.errors import MissingReplicationPrivilege, ReplicationSlotsExhausted, SourceError
+from spillway.pg.connecting import connect
+from spillway.pg.conninfo import redact, sql_conninfo
 from spillway.pg.lsn import Lsn
-from spillway.receiver.connect_errors import connect_error
-from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,11 +56,7 @@ class OracleSlot:
         Raises:
             SourceError: no connection, or the server refuses; the subclass and the hint say why.
         """
-        conninfo = resolve_hosts(sql_conninfo(self._dsn))
-        try:
-            self._connection = psycopg.connect(conninfo, autocommit=True)
-        except psycopg.Error as error:
-            raise connect_error(str(error), self._dsn, parse_dsn(conninfo)) from None
+        self._connection = connect(sql_conninfo(self._dsn), self._dsn)
         try:
             for setting, value in _SETTINGS.items():
                 self._connection.execute(

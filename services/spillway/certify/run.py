@@ -29,11 +29,11 @@ from spillway.certify.oracle import OracleSlot
 from spillway.certify.rendering import RenderingSink, Subject
 from spillway.certify.report import Report, SubjectReport
 from spillway.errors import NotReady, ReplicationSlotsExhausted, SourceError
+from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.encoding import server_encoding
 from spillway.pg.versions import release_text
 from spillway.plugins.interface import PluginContext
 from spillway.receiver.checks import check_source
-from spillway.receiver.connect_errors import quote_identifier
 from spillway.receiver.primary import wal_flush_lsn, with_database
 from spillway.receiver.source_session import source_session
 

@@ -48,6 +48,8 @@ from psycopg import sql
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 from spillway.errors import LakeError, NotReady, SourceError, SpillwayError
 from spillway.pg.byte_session import Name, take_bytes
+from spillway.pg.connecting import connect
+from spillway.pg.conninfo import redact, resolve_hosts, sql_conninfo
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
@@ -60,8 +62,6 @@ from spillway.plugins.arrow_schema import (
     plan_table,
 )
 from spillway.plugins.shown_tables import shown_tables
-from spillway.receiver.connect_errors import connect_error
-from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
 from spillway.receiver.table_privileges import check_readable
 from spillway.receiver.temporary_slot import exported_by_slot
 
@@ -638,10 +638,7 @@ class Source:
         return primary, deferrable, of.get(identity, ())
 
     def _connect(self) -> Connection:
-        try:
-            return connect_sql(self._conninfo)
-        except psycopg.Error as error:
-            raise connect_error(str(error), self._dsn, parse_dsn(self._conninfo)) from None
+        return connect_sql(self._conninfo)
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:
@@ -673,9 +670,10 @@ def connect_sql(conninfo: str) -> Connection:
     """Connect in autocommit, in UTF8 or, where the database has no encoding, by bytes.
 
     Raises:
-        psycopg.Error: no connection.
+        SourceError: no connection.
+        psycopg.Error: it broke.
     """
-    connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
+    connection = connect(conninfo, client_encoding="UTF8")
     try:
         take_bytes(connection)
     except BaseException:

@@ -18,9 +18,9 @@ from psycopg import pq
 
 from spillway._kernels.encoders.arrow.copy import CopiedRows
 from spillway.consumer.snapshots import begin_with_snapshot, connect_sql, lock
-from spillway.errors import LakeError, SpillwayError
+from spillway.errors import LakeError, SourceError, SpillwayError
+from spillway.pg.conninfo import redact
 from spillway.plugins.arrow_copy import copy_statement, take_shown
-from spillway.receiver.conninfo import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,7 +100,7 @@ class TableCopy:
     ) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
         descriptor = plan.descriptor
         try:
-            with connect_sql(self._conninfo) as connection:
+            with self._connect(plan, first) as connection:
                 begin_with_snapshot(connection, self._settings, self._snapshot)
                 # Not to be in line behind DDL that waits for the load itself: nobody would see that
                 # deadlock.
@@ -117,6 +117,15 @@ class TableCopy:
                 f"copying {plan.read_name} from block {first} failed: "
                 f"{' '.join(redact(str(error), self._conninfo).split())}",
                 hint="The load goes on where it is when it is run again.",
+            ) from None
+
+    def _connect(self, plan: TablePlan, first: int) -> psycopg.Connection[Any]:
+        try:
+            return connect_sql(self._conninfo)
+        except SourceError as error:
+            raise LakeError(
+                f"copying {plan.read_name} from block {first} failed: {error.message}",
+                hint=f"{error.hint} The load goes on where it is when it is run again.",
             ) from None
 
     def _rows(

@@ -24,9 +24,9 @@ from spillway.errors import (
     WalLevelNotLogical,
     WalSendersExhausted,
 )
+from spillway.pg.connect_errors import LOCAL_CLIENT, hba_hint, quote_identifier
+from spillway.pg.conninfo import redact_dsn, replication_conninfo
 from spillway.pg.wal_segment import XLOG_BLCKSZ
-from spillway.receiver.connect_errors import LOCAL_CLIENT, hba_hint, quote_identifier
-from spillway.receiver.conninfo import redact_dsn, replication_conninfo
 from spillway.receiver.replication_connection import CommandFailed, ReplicationConnection, WakeUp
 from spillway.receiver.source_session import source_session
 from spillway.receiver.supported_versions import is_supported, unsupported_version

@@ -43,11 +43,11 @@ from spillway.errors import (
     WalDiverged,
     WalGap,
 )
+from spillway.pg.conninfo import replication_conninfo
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_magic
 from spillway.pg.wal_segment import XLOG_BLCKSZ, segment_start
 from spillway.receiver.awaited_wal import awaited_wal
-from spillway.receiver.conninfo import replication_conninfo
 from spillway.receiver.replication_connection import (
     CommandFailed,
     ReplicationConnection,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from psycopg.conninfo import make_conninfo
 
 from spillway.errors import UnknownDatabase, WalLevelNotLogical
+from spillway.pg.conninfo import parse_dsn
 from spillway.pg.lsn import Lsn
-from spillway.receiver.conninfo import parse_dsn
 from spillway.receiver.source_session import source_session
 
 if TYPE_CHECKING:

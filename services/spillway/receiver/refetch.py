@@ -9,9 +9,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import ReplicationFailed, SpillwayError, SystemIdMismatch
+from spillway.pg.conninfo import replication_conninfo
 from spillway.pg.lsn import Lsn
 from spillway.receiver.awaited_wal import awaited_wal
-from spillway.receiver.conninfo import replication_conninfo
 from spillway.receiver.continuity import check_continues
 from spillway.receiver.replication_connection import (
     CommandFailed,

@@ -24,18 +24,19 @@ import psycopg
 from psycopg import pq
 
 from spillway.errors import ReplicationFailed, SourceUnreachable
+from spillway.pg.connect_errors import quote_identifier
+from spillway.pg.connecting import handshake
+from spillway.pg.conninfo import connection_attempts, redact
 from spillway.pg.lsn import Lsn
-from spillway.receiver.connect_errors import connect_error, quote_identifier
-from spillway.receiver.conninfo import connection_attempts, parse_dsn, redact
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from psycopg.pq.abc import PGconn, PGresult
 
+    from spillway.pg.connecting import Wait
+
 _COMMAND_TIMEOUT_S: Final = 30.0
-#: connect_timeout=0 means for ever to libpq; a receiver that says what is wrong is worth more.
-_HANDSHAKE_MAX_S: Final = 600.0
 _FAILED: Final = frozenset({pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE})
 
 
@@ -167,9 +168,8 @@ class ReplicationConnection:
 
     @classmethod
     def _connect_one(cls, conninfo: str, wake_up: WakeUp) -> Self:
-        pgconn = pq.PGconn.connect_start(conninfo.encode())
+        pgconn = handshake(conninfo, _waiting(wake_up))
         try:
-            _shake_hands(pgconn, conninfo, wake_up)
             pgconn.nonblocking = 1
             return cls(pgconn, conninfo, wake_up)
         except BaseException:
@@ -382,33 +382,18 @@ class ReplicationConnection:
         )
 
 
-def _shake_hands(pgconn: PGconn, conninfo: str, wake_up: WakeUp) -> None:
-    """Take a started connection through its handshake."""
-    parameters = parse_dsn(conninfo)
-    timeout_s = float(parameters.get("connect_timeout", "10")) or _HANDSHAKE_MAX_S
-    deadline = time.monotonic() + timeout_s
-    poller = select.poll()
-    poller.register(wake_up.fileno(), select.POLLIN)
-    status = pq.PollingStatus.WRITING
-    while status != pq.PollingStatus.OK:
-        if pgconn.status == pq.ConnStatus.BAD or status == pq.PollingStatus.FAILED:
-            raise connect_error(
-                pgconn.get_error_message("utf-8"),
-                conninfo,
-                parameters,
-                password_rejected=bool(pgconn.used_password),
-            )
-        # libpq may go on to another socket at each step, when it falls back from TLS for one.
-        polled = pgconn.socket
-        poller.register(
-            polled, select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
-        )
-        ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-        poller.unregister(polled)
+def _waiting(wake_up: WakeUp) -> Wait:
+    """Wait for a socket, or until *wake_up* is set, which raises."""
+
+    def wait(descriptor: int, event: int, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(wake_up.fileno(), select.POLLIN)
+        poller.register(descriptor, event)
+        ready = bool(poller.poll(seconds * 1000))
         wake_up.check()
-        if not ready:
-            raise connect_error(f"no answer within {timeout_s:g} s", conninfo, parameters)
-        status = pq.PollingStatus(pgconn.connect_poll())
+        return ready
+
+    return wait
 
 
 def _one_line(text: str) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from spillway.errors import SourceError
-from spillway.receiver.connect_errors import connect_error
-from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
+from spillway.pg.connecting import connect
+from spillway.pg.conninfo import redact, sql_conninfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,15 +26,7 @@ def source_session(dsn: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         InvalidDsn: *dsn* can't be parsed.
         SourceError: no connection (its subclass says why), or a statement failed inside.
     """
-    conninfo = resolve_hosts(sql_conninfo(dsn))
-    parameters = parse_dsn(conninfo)
-    try:
-        connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
-    except psycopg.Error as error:
-        pgconn = error.pgconn
-        rejected = pgconn is not None and bool(pgconn.used_password)
-        raise connect_error(str(error), dsn, parameters, password_rejected=rejected) from None
-    with connection:
+    with connect(sql_conninfo(dsn), dsn, client_encoding="UTF8") as connection:
         try:
             connection.execute(
                 "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false),"

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import make_conninfo
 
 from spillway.errors import SourceError
+from spillway.pg.connecting import connect
+from spillway.pg.conninfo import sql_conninfo
 from spillway.pg.lsn import Lsn
-from spillway.receiver.connect_errors import connect_error
-from spillway.receiver.conninfo import parse_dsn, resolve_hosts, sql_conninfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,11 +51,7 @@ def exported_by_slot(
         SourceError: the server refuses.
         Whatever *over* returns.
     """
-    conninfo = make_conninfo(resolve_hosts(sql_conninfo(dsn)), replication="database")
-    try:
-        connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
-    except psycopg.Error as error:
-        raise connect_error(str(error), dsn, parse_dsn(conninfo)) from None
+    connection = connect(sql_conninfo(dsn), dsn, replication="database", client_encoding="UTF8")
     try:
         row = _command(
             connection,

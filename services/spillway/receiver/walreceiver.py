@@ -65,8 +65,8 @@ from spillway.errors import (
 )
 from spillway.failpoints import failpoint
 from spillway.instants import Instant
+from spillway.pg.conninfo import replication_conninfo
 from spillway.pg.lsn import Lsn
-from spillway.receiver.conninfo import replication_conninfo
 from spillway.receiver.continuity import UNDEFINED_FILE, check_history, overlaps
 from spillway.receiver.physical_slot import renew_physical_slot
 from spillway.receiver.replication_connection import (

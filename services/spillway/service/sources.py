@@ -36,8 +36,8 @@ from spillway.errors import (
     SpillwayError,
     UnknownSource,
 )
+from spillway.pg.conninfo import check_dsn, odd_parameters
 from spillway.receiver.checks import check_source
-from spillway.receiver.conninfo import check_dsn, odd_parameters
 from spillway.receiver.physical_slot import (
     drop_physical_slot,
     ensure_physical_slot_is_free,

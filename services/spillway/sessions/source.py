@@ -40,9 +40,9 @@ from spillway.errors import (
     WalRemoved,
 )
 from spillway.instants import Instant
+from spillway.pg.conninfo import redact_dsn
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
-from spillway.receiver.conninfo import redact_dsn
 from spillway.receiver.continuity import check_continues
 from spillway.receiver.physical_slot import renew_physical_slot
 from spillway.receiver.primary import find_database, has_database, with_database

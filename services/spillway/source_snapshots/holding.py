@@ -23,9 +23,9 @@ import psycopg
 from psycopg import sql
 
 from spillway.errors import SourceError, SourceInRecovery, SpillwayError
+from spillway.pg.connecting import connect
+from spillway.pg.conninfo import redact, sql_conninfo
 from spillway.pg.lsn import Lsn
-from spillway.receiver.connect_errors import connect_error
-from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
 from spillway.receiver.source_session import source_session
 from spillway.receiver.temporary_slot import exported_by_slot
 from spillway.source_snapshots.pairing import Running, Taken
@@ -216,8 +216,4 @@ def _say_nothing() -> None:
 
 
 def _connect(dsn: str) -> Connection:
-    conninfo = resolve_hosts(sql_conninfo(dsn))
-    try:
-        return psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
-    except psycopg.Error as error:
-        raise connect_error(str(error), dsn, parse_dsn(conninfo)) from None
+    return connect(sql_conninfo(dsn), dsn, client_encoding="UTF8")

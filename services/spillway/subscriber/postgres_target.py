@@ -25,7 +25,7 @@ from spillway.errors import (
     TargetTableMissing,
     TargetTableUnusable,
 )
-from spillway.receiver.conninfo import check_dsn, redact_dsn
+from spillway.pg.conninfo import check_dsn, redact_dsn
 from spillway.settings import Settings
 from spillway.subscriber.targets import Program, RunPlan, TargetKind
 

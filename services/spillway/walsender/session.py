@@ -30,9 +30,9 @@ from spillway.errors import (
     ValueNotRepresentable,
 )
 from spillway.pg.boolean import parse_bool
+from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import release_text
-from spillway.receiver.connect_errors import quote_identifier
 from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages, printing
 from spillway.walsender.client_encoding import ClientEncoding

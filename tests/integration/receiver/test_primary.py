@@ -8,7 +8,7 @@ import pytest
 
 from harness.reception import flush_lsn
 from spillway.errors import SourceUnreachable, UnknownDatabase
-from spillway.receiver.conninfo import parse_dsn
+from spillway.pg.conninfo import parse_dsn
 from spillway.receiver.primary import find_database, wal_flush_lsn, with_database
 
 if TYPE_CHECKING:

@@ -18,19 +18,30 @@ from harness.certificates import Authority
 from harness.reception import wait_until
 from harness.remedies import remedy, statements
 from harness.tiers import majors_by_tier
+from harness.translating_relay import TranslatingRelay
 from integration.receiver.test_checks import (
+    PASSWORD,
     check_fails,
     create_role,
     restart_as_told,
     set_hba,
 )
+from spillway.catalog.source_queries import connected
 from spillway.errors import (
+    MissingReplicationPrivilege,
+    ReplicationNotAllowedByHba,
+    SourceAuthFailed,
     SourceConnectionsExhausted,
+    SourceError,
     SourceNotPermitted,
     SourceTlsFailed,
     SourceUnreachable,
+    UnknownDatabase,
 )
+from spillway.pg.conninfo import replication_conninfo
 from spillway.receiver.checks import check_source
+from spillway.receiver.replication_connection import ReplicationConnection, WakeUp
+from spillway.receiver.source_session import source_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,3 +150,77 @@ def test_it_shuts_down(fresh_cluster: ClusterFactory) -> None:
     cluster.stop()
     cluster.start()
     check_source(dsn)
+
+
+@pytest.mark.parametrize("major", majors_by_tier([14, 16, 18]))
+def test_a_server_of_another_language(fresh_cluster: ClusterFactory, major: int) -> None:
+    """Whoever connects tells refusals by SQLSTATE, and the same."""
+    cluster = fresh_cluster(major, max_connections=6, superuser_reserved_connections=2)
+    create_role(cluster)
+    cluster.execute("CREATE ROLE nologin PASSWORD 's3cr3t'")
+    cluster.execute("CREATE DATABASE closed ALLOW_CONNECTIONS false")
+    cluster.execute("CREATE DATABASE revoked")
+    cluster.execute("REVOKE CONNECT ON DATABASE revoked FROM PUBLIC")
+
+    def told(
+        kind: type[SourceError], hint: str, user: str = "r", database: str = "postgres"
+    ) -> None:
+        with TranslatingRelay(cluster.port) as relay:
+            at = f"@127.0.0.1:{relay.port}/{database}?sslmode=disable"
+            dsn = f"postgresql://{user}:{PASSWORD}{at}"
+            for refused in (_by_session, _by_bootstrap):
+                with pytest.raises(kind) as caught:
+                    refused(dsn)
+                assert type(caught.value) is kind
+                assert hint in (caught.value.hint or "")
+                assert PASSWORD not in str(caught.value)
+                assert "xx" in caught.value.message  # as the server has said it
+                assert not re.search(r":  ?[0-9A-Z]{5}: | \w+\.c:", caught.value.message)
+
+    told(UnknownDatabase, "existing database", database="nowhere")
+    told(SourceNotPermitted, 'GRANT CONNECT ON DATABASE "revoked"', database="revoked")
+    told(SourceNotPermitted, "ALLOW_CONNECTIONS", database="closed")
+    cluster.execute("ALTER ROLE r CONNECTION LIMIT 0")
+    told(SourceConnectionsExhausted, 'ALTER ROLE "r" CONNECTION LIMIT')
+    cluster.execute("ALTER ROLE r CONNECTION LIMIT -1")
+    cluster.execute("ALTER DATABASE postgres CONNECTION LIMIT 0")
+    told(SourceConnectionsExhausted, 'ALTER DATABASE "postgres" CONNECTION LIMIT')
+    cluster.execute("ALTER DATABASE postgres CONNECTION LIMIT -1")
+    for others in (4, 6):
+        with ExitStack() as stack:
+            for _ in range(others):
+                stack.enter_context(cluster.connect())
+            told(SourceConnectionsExhausted, "max_connections")
+        wait_until(lambda: cluster.value("SELECT count(*) FROM pg_stat_activity") < 10)
+    cluster.execute("ALTER ROLE r PASSWORD 'another'")
+    told(SourceAuthFailed, "ALTER ROLE")
+    set_hba(cluster, f"host all,replication r 127.0.0.1/32 reject\n{_ALL}")
+    told(SourceNotPermitted, "pg_hba.conf")
+    told(SourceNotPermitted, 'ALTER ROLE "nologin" LOGIN', user="nologin")
+    wake_up = WakeUp()
+    with TranslatingRelay(cluster.port) as relay:
+        dsn = f"postgresql://r:{PASSWORD}@127.0.0.1:{relay.port}/postgres?sslmode=disable"
+        with pytest.raises(ReplicationNotAllowedByHba):
+            ReplicationConnection.connect(replication_conninfo(dsn), wake_up)
+        set_hba(cluster, "host all,replication all 127.0.0.1/32 trust")
+        cluster.execute("ALTER ROLE r NOREPLICATION")
+        wait_until(lambda: _kind(dsn, wake_up) is MissingReplicationPrivilege)
+
+
+_ALL = "host all all 127.0.0.1/32 trust"
+
+
+def _kind(dsn: str, wake_up: WakeUp) -> type[SourceError]:
+    with pytest.raises(SourceError) as caught:
+        ReplicationConnection.connect(replication_conninfo(dsn), wake_up)
+    return type(caught.value)
+
+
+def _by_session(dsn: str) -> None:
+    with source_session(dsn):
+        pass
+
+
+def _by_bootstrap(dsn: str) -> None:
+    with connected(dsn):
+        pass

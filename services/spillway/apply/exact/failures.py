@@ -11,8 +11,8 @@ from spillway.apply.changes import UNCHANGED
 from spillway.apply.conflicts.kinds import ALLOWED, Resolution
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import ApplyConflict, TargetRefused, TargetRowRefused
+from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.lsn import Lsn
-from spillway.receiver.connect_errors import quote_identifier
 
 _FOREIGN_KEY_VIOLATION = "23503"
 

@@ -46,7 +46,7 @@ from spillway.apply.exact.raw import raw
 from spillway.apply.exact.rows import FoundRow, TableRows, names_of
 from spillway.apply.target.failures import may_be_of_a_table
 from spillway.errors import SpillwayError, UnsupportedFeature
-from spillway.receiver.connect_errors import quote_identifier
+from spillway.pg.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

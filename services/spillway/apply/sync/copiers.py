@@ -27,8 +27,9 @@ from spillway.apply.target.failures import from_postgres
 from spillway.errors import NotReady, SourceError, SourceTableAltered, SpillwayError
 from spillway.failpoints import failpoint
 from spillway.pg.byte_session import take_bytes
+from spillway.pg.connecting import connect
+from spillway.pg.conninfo import redact
 from spillway.pg.lsn import Lsn
-from spillway.receiver.conninfo import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -358,13 +359,7 @@ def connect_source(conninfo: str, stop: Stop | None = None) -> Connection:
     Raises:
         SourceError: there is no connection.
     """
-    try:
-        connection = psycopg.connect(conninfo, autocommit=True)
-    except psycopg.Error as error:
-        raise SourceError(
-            f"no connection to the source: {' '.join(redact(str(error), conninfo).split())}",
-            hint="Check that the source runs, and the source's log.",
-        ) from None
+    connection = connect(conninfo)
     if stop is not None:
         stop.watch(connection)
     take_bytes(connection, shown=True)

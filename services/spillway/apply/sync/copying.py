@@ -33,7 +33,7 @@ from spillway._kernels.apply.copy_relay import (
 )
 from spillway.apply.target.connection import encoded
 from spillway.errors import NotReady, SourceError
-from spillway.receiver.conninfo import redact
+from spillway.pg.conninfo import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

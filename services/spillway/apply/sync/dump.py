@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import conninfo, sql
 
 from spillway.errors import SourceError
-from spillway.receiver.conninfo import redact
+from spillway.pg.conninfo import redact
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -20,7 +20,7 @@ from spillway.errors import (
     TargetTableMissing,
     TargetTableUnusable,
 )
-from spillway.receiver.connect_errors import quote_identifier
+from spillway.pg.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

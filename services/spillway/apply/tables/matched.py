@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from spillway.errors import TargetTableUnusable
-from spillway.receiver.connect_errors import quote_identifier
+from spillway.pg.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from spillway.apply.changes import SourceRelation

@@ -14,10 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from spillway.apply.target.failures import from_connecting, from_postgres
+from spillway.errors import SourceError
 from spillway.pg.byte_session import take_bytes
-from spillway.receiver.conninfo import parse_dsn
+from spillway.pg.connecting import connect
+from spillway.pg.conninfo import parse_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,9 +92,10 @@ def connect_target(
     given = {**_CONNECTION, **parse_dsn(dsn)}
     given |= {"application_name": application_name, "client_encoding": "UTF8"}
     try:
-        connection = psycopg.connect(**given, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
-    except psycopg.Error as error:
-        raise from_connecting(error, dsn) from None
+        connection = connect(make_conninfo("", **given), dsn)
+    except SourceError as error:
+        raise from_connecting(error) from None
+    connection.prepare_threshold = None
     if stop is not None:
         stop.watch(connection)
     wanted = {**_SETTINGS, **(settings or {})}

@@ -1,7 +1,7 @@
 """What a failure of the target means: libpq's error to a typed one.
 
 A statement's error has a SQLSTATE, which decides. A refused connection is text only, which is read
-as a source's is (:mod:`spillway.receiver.connect_errors`).
+as a source's is (:mod:`spillway.pg.connect_errors`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.errors import (
     SourceAuthFailed,
     SourceConnectionsExhausted,
+    SourceError,
     SourceNotPermitted,
     SpillwayError,
     TargetAuthFailed,
@@ -23,8 +24,7 @@ from spillway.errors import (
     TargetSerialization,
     TargetUnavailable,
 )
-from spillway.receiver.connect_errors import connect_error
-from spillway.receiver.conninfo import parse_dsn, redact
+from spillway.pg.conninfo import redact
 
 if TYPE_CHECKING:
     import psycopg
@@ -112,12 +112,10 @@ def from_postgres(error: psycopg.Error, what: str, dsn: str = "") -> SpillwayErr
     )
 
 
-def from_connecting(error: psycopg.Error, dsn: str) -> TargetError:
-    """Make the typed error of a connection that did not come about."""
-    pgconn = error.pgconn
-    rejected = pgconn is not None and bool(pgconn.used_password)
-    told = connect_error(str(error), dsn, parse_dsn(dsn), password_rejected=rejected)
+def from_connecting(told: SourceError) -> TargetError:
+    """Make the target's error of a connection that did not come about, which *told* says of."""
     message = told.message.replace("connect to the source at", "connect to the target at")
+    message = message.replace("the source's host name", "the target's host name")
     kind: type[TargetError] = TargetUnavailable
     if isinstance(told, SourceConnectionsExhausted):
         kind = TargetConnectionsExhausted

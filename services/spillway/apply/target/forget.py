@@ -24,8 +24,8 @@ import psycopg
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
 from spillway.apply.target.own_schema import OWN_TABLES, SCHEMA
+from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.identifier import quote_literal
-from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from spillway.apply.target.session import TargetPlan

@@ -15,7 +15,7 @@ import psycopg
 
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import TargetNotPrepared
-from spillway.receiver.connect_errors import quote_identifier
+from spillway.pg.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

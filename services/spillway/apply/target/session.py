@@ -48,8 +48,8 @@ from spillway.apply.target.own_schema import PROGRESS_SQL, prepare_schema
 from spillway.apply.target.stop import Stop, Stopped
 from spillway.apply.target.whereabouts import Whereabouts, lock_holder
 from spillway.errors import TargetInUse, TargetNotPermitted, TargetOriginsExhausted
+from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.lsn import Lsn
-from spillway.receiver.connect_errors import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

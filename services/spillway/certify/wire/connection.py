@@ -13,8 +13,8 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from spillway.errors import ReplicationFailed, SourceError
+from spillway.pg.conninfo import APPLICATION_NAME, parse_dsn
 from spillway.pg.lsn import Lsn
-from spillway.receiver.conninfo import APPLICATION_NAME, parse_dsn
 from spillway.receiver.replication_connection import (
     CommandFailed,
     EndOfStream,

@@ -25,11 +25,11 @@ from spillway.certify.wire.comparison import WireComparison, by_transactions
 from spillway.certify.wire.connection import SlotConnection
 from spillway.certify.wire.report import WireReport, WireSubjectReport
 from spillway.errors import SourceError, SystemIdMismatch
+from spillway.pg.connect_errors import quote_identifier
+from spillway.pg.conninfo import parse_dsn
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import release_text
 from spillway.receiver.checks import check_source
-from spillway.receiver.connect_errors import quote_identifier
-from spillway.receiver.conninfo import parse_dsn
 from spillway.receiver.primary import wal_flush_lsn, with_database
 from spillway.receiver.replication_connection import WakeUp
 from spillway.receiver.source_session import source_session

@@ -17,7 +17,7 @@ from spillway.declarations.command_line import duration, typer_option
 from spillway.declarations.lake_options import lake_option
 from spillway.errors import InvalidRequest
 from spillway.lake.load.run import ENVIRONMENT
-from spillway.receiver.conninfo import parse_dsn
+from spillway.pg.conninfo import parse_dsn
 
 
 class TableFormat(StrEnum):

@@ -23,7 +23,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from spillway.errors import InvalidDsn
-from spillway.receiver.conninfo import connection_attempts, parse_dsn, sql_conninfo
+from spillway.pg.conninfo import connection_attempts, parse_dsn, sql_conninfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Self
 
 from spillway.errors import SpillwayError
-from spillway.receiver.connect_errors import connect_error
+from spillway.pg.connect_errors import connect_error
 from spillway.tls import end_point_of
 from spillway.walsender import messages
 from spillway.walsender.failures import WireError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spillway.receiver.connect_errors import connect_error, hba_hint
+from spillway.pg.connect_errors import connect_error, hba_hint
 
 PREFIX = 'connection to server at "10.0.0.1", port 5432 failed: FATAL:  '
 PARAMETERS = {"host": "db", "port": "5432", "user": 'o"hara', "dbname": "shop"}

@@ -1,14 +1,19 @@
-"""What a failed connection means: libpq's message to a typed error.
+"""What a failed connection means: libpq's message to a typed error, for all who connect.
 
-libpq reports a refused connection as text only, without the SQLSTATE. The server's wording has been
-stable over the supported versions but follows its lc_messages; what is not recognised stays
+The message of a connection that :mod:`~spillway.pg.connecting` makes has the SQLSTATE of a refusal,
+and the function of the server that refused: these decide, whatever the language of the server's
+lc_messages. One that was made otherwise is told by the server's English words, which have been
+stable over the supported versions. So is what is libpq's own (TLS). What is not recognised stays
 ``source_unreachable`` with the server's own words in it, which is safe: it is retried.
+
+Source: src/backend/utils/init/{postinit,miscinit}.c, src/backend/libpq/auth.c,
+src/backend/tcop/backend_startup.c, src/backend/storage/lmgr/proc.c
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.errors import (
     MissingReplicationPrivilege,
@@ -22,7 +27,7 @@ from spillway.errors import (
     UnknownDatabase,
     WalSendersExhausted,
 )
-from spillway.receiver.conninfo import redact
+from spillway.pg.conninfo import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +85,19 @@ _PATTERNS: Final[tuple[tuple[type[SourceError], tuple[str, ...]], ...]] = (
     (UnknownDatabase, (r"database \".*\" does not exist",)),
 )
 
-#: SQLSTATE 57P03, in words.
+#: What a verbose message of libpq's has of a server's error, in whatever language.
+_SQLSTATE: Final = re.compile(r"(?<=:  )([0-9A-Z]{5}): ")
+_PLACE: Final = re.compile(r"\s*^\S+\s+(\w+), [\w./-]+\.c:\d+$", re.MULTILINE)
+
+
+class _Refusal(NamedTuple):
+    """What a server says of a refusal beside its words; empty where it said nothing."""
+
+    sqlstate: str = ""
+    function: str = ""
+
+
+#: 57P03, cannot_connect_now, in words.
 _NOT_NOW: Final = (
     r"the database system is (starting up|shutting down|in recovery mode|not (yet )?accepting)"
 )
@@ -98,21 +115,71 @@ def connect_error(
         password_rejected: libpq sent a password and no session came of it. Tells a wrong password
             when the server speaks another language.
     """
+    message, refusal = _read(message)
     # Its lines end without a full stop.
-    text = re.sub(r"(?<=[\w)\"])\s*\n\s*", ". ", redact(message, dsn).strip())
+    text = re.sub(r"(?<=[\w)\"»])\s*\n\s*", ". ", redact(message, dsn).strip())
     text = re.sub(r"\s+", " ", text)
     text = re.sub(r"^connection failed: ", "", text)
     host, port = parameters.get("host", "(local socket)"), parameters.get("port", "5432")
+    kind = _kind_by_sqlstate(refusal, text, parameters) or _kind_by_words(text)
+    if kind is None:
+        kind = SourceAuthFailed if password_rejected and not refusal.sqlstate else SourceUnreachable
+    return _make(kind, text, refusal, host, port, parameters)
+
+
+def _read(message: str) -> tuple[str, _Refusal]:
+    """Return a message as it is without verbosity, and what it had of the last refusal."""
+    states, places = _SQLSTATE.findall(message), _PLACE.findall(message)
+    if not states:
+        return message, _Refusal()
+    plain = _SQLSTATE.sub("", _PLACE.sub("", message))
+    return plain, _Refusal(states[-1], places[-1] if places else "")
+
+
+def _kind_by_sqlstate(
+    refusal: _Refusal, text: str, parameters: Mapping[str, str]
+) -> type[SourceError] | None:
+    """Say what a refusal is; None: its SQLSTATE does not say."""
+    by_hba: type[SourceError] = SourceNotPermitted
+    if parameters.get("replication", "").lower() in {"true", "on", "yes", "1"}:
+        by_hba = ReplicationNotAllowedByHba
+    match refusal:
+        # Names of settings are the same in all languages.
+        case _Refusal("53300"):
+            exhausted = "max_wal_senders" in text
+            return WalSendersExhausted if exhausted else SourceConnectionsExhausted
+        case _Refusal("28P01") | _Refusal("28000", "auth_failed"):
+            return SourceAuthFailed
+        case _Refusal("28000", "ClientAuthentication"):
+            return by_hba
+        case _Refusal("28000", "InitializeSessionUserId"):
+            # There is no such role, or it may not log in.
+            return None if _kind_by_words(text) else SourceNotPermitted
+        case _Refusal("42501", "InitPostgres"):
+            return MissingReplicationPrivilege
+        case _Refusal("42501" | "55000", "CheckMyDatabase"):
+            return SourceNotPermitted
+        case _Refusal("3D000"):
+            return UnknownDatabase
+        case _Refusal("57P03"):
+            return SourceUnreachable
+    return None
+
+
+def _kind_by_words(text: str) -> type[SourceError] | None:
     for kind, patterns in _PATTERNS:
         if any(re.search(pattern, text) for pattern in patterns):
-            return _make(kind, text, host, port, parameters)
-    if password_rejected:
-        return _make(SourceAuthFailed, text, host, port, parameters)
-    return _make(SourceUnreachable, text, host, port, parameters)
+            return kind
+    return None
 
 
 def _make(
-    kind: type[SourceError], text: str, host: str, port: str, parameters: Mapping[str, str]
+    kind: type[SourceError],
+    text: str,
+    refusal: _Refusal,
+    host: str,
+    port: str,
+    parameters: Mapping[str, str],
 ) -> SourceError:
     user = parameters.get("user", "")
     quoted = quote_identifier(user) if user else "…"
@@ -122,7 +189,7 @@ def _make(
         SourceAuthFailed: (
             f"Check user and password in the DSN; ALTER ROLE {quoted} PASSWORD '…'; sets a new one."
         ),
-        SourceNotPermitted: _not_permitted_hint(text, user, quoted, database, sslmode),
+        SourceNotPermitted: _not_permitted_hint(text, refusal, user, quoted, database, sslmode),
         MissingReplicationPrivilege: f"ALTER ROLE {quoted} REPLICATION;",
         ReplicationNotAllowedByHba: (
             hba_hint(user, _client_address(text)) + _or_with_tls(text, sslmode)
@@ -130,10 +197,10 @@ def _make(
         WalSendersExhausted: (
             "ALTER SYSTEM SET max_wal_senders = 10; -- more than now; then restart the server"
         ),
-        SourceConnectionsExhausted: _exhausted_hint(text, quoted, database),
+        SourceConnectionsExhausted: _exhausted_hint(text, refusal, quoted, database),
         SourceTlsFailed: _tls_hint(text),
         UnknownDatabase: "Name an existing database in the DSN.",
-        SourceUnreachable: _unreachable_hint(text),
+        SourceUnreachable: _unreachable_hint(text, refusal),
     }[kind]
     return kind(
         f"could not connect to the source at {host}:{port}: {text}",
@@ -144,10 +211,10 @@ def _make(
     )
 
 
-def _exhausted_hint(text: str, quoted_user: str, database: str) -> str:
-    if "connections for role" in text:
+def _exhausted_hint(text: str, refusal: _Refusal, quoted_user: str, database: str) -> str:
+    if "connections for role" in text or refusal.function == "InitializeSessionUserId":
         limit = f"ALTER ROLE {quoted_user} CONNECTION LIMIT 20; -- more than now"
-    elif "connections for database" in text:
+    elif "connections for database" in text or refusal.function == "CheckMyDatabase":
         quoted_database = quote_identifier(database) if database else "…"
         limit = f"ALTER DATABASE {quoted_database} CONNECTION LIMIT 100; -- more than now"
     else:
@@ -176,10 +243,10 @@ def _tls_hint(text: str) -> str:
     )
 
 
-def _unreachable_hint(text: str) -> str:
+def _unreachable_hint(text: str, refusal: _Refusal) -> str:
     if "Hot standby mode is disabled" in text:
         return "The server is a standby that takes no sessions: name the primary in the DSN."
-    if re.search(_NOT_NOW, text):
+    if refusal.sqlstate == "57P03" or re.search(_NOT_NOW, text):
         return (
             "Nothing is wrong with the DSN. A server that starts or recovers takes connections "
             "when it is done, its log says how far it is; one that is shut down stays so: start it."
@@ -187,14 +254,20 @@ def _unreachable_hint(text: str) -> str:
     return "Check host and port in the DSN, that the server runs, and the firewall between."
 
 
-def _not_permitted_hint(text: str, user: str, quoted_user: str, database: str, sslmode: str) -> str:
+def _not_permitted_hint(
+    text: str, refusal: _Refusal, user: str, quoted_user: str, database: str, sslmode: str
+) -> str:
     quoted_database = quote_identifier(database) if database else "…"
     if "pg_hba.conf" in text:
         line = _hba_line(quoted_database, user, _client_address(text))
         return f"{line}{_or_with_tls(text, sslmode)}"
     if "not permitted to log in" in text:
         return f"ALTER ROLE {quoted_user} LOGIN;"
-    if "permission denied for database" in text:
+    if refusal.function == "InitializeSessionUserId":
+        return (
+            f"Check the user in the DSN; if there is such a role: ALTER ROLE {quoted_user} LOGIN;"
+        )
+    if "permission denied for database" in text or refusal.sqlstate == "42501":
         return f"GRANT CONNECT ON DATABASE {quoted_database} TO {quoted_user};"
     return f"ALTER DATABASE {quoted_database} ALLOW_CONNECTIONS true; if it is meant to be decoded"
 

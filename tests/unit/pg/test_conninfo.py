@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 
 from spillway.errors import InvalidDsn, SourceUnreachable
-from spillway.receiver.conninfo import (
+from spillway.pg.conninfo import (
     _ALLOWED,
     _FILES,
     check_dsn,
