@@ -71,8 +71,8 @@ class Watchman:
         #: what sends to a channel, by its name
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._queued = asyncio.Event()
-        #: what was logged of a failure last: an outage is one line, not one each five seconds
-        self._failure = ""
+        #: what fails and was logged: an outage is one line, not one each five seconds
+        self._failures: set[str] = set()
 
     def start(self) -> None:
         """Begin."""
@@ -100,16 +100,18 @@ class Watchman:
             stepped_at = time.monotonic()
             try:
                 await self.step(view, datetime.now(UTC))
-                self._failure = ""
             except SpillwayError as error:
-                self._log_once(f"alerts can't be kept: {error}")
+                self._log_once("alerts can't be kept", error)
             except Exception:
                 log.exception("alerts can't be kept; it is tried again")
+            else:
+                self._failures.discard("alerts can't be kept")
 
-    def _log_once(self, text: str) -> None:
-        if text != self._failure:
-            log.warning("%s", text)
-        self._failure = text
+    def _log_once(self, what: str, error: SpillwayError) -> None:
+        """Log the first failure until it works again, whatever others say."""
+        if what not in self._failures:
+            log.warning("%s: %s", what, error)
+        self._failures.add(what)
 
     async def step(self, view: View, now: datetime) -> None:
         """Hold what *view* shows against every rule, as of *now*."""
@@ -178,9 +180,11 @@ class Watchman:
             try:
                 await self._send_due()
             except SpillwayError as error:
-                self._log_once(f"messages of alerts can't be looked for: {error}")
+                self._log_once("messages of alerts can't be looked for", error)
             except Exception:
                 log.exception("messages of alerts can't be sent; it is tried again")
+            else:
+                self._failures.discard("messages of alerts can't be looked for")
 
     async def _send_due(self) -> None:
         due: dict[str, list[int]] = {}
@@ -202,7 +206,9 @@ class Watchman:
             # Behind these others of the same alerts may have waited.
             self._queued.set()
         except SpillwayError as error:
-            self._log_once(f"what became of messages can't be stored: {error}")
+            self._log_once("what became of messages can't be stored", error)
+        else:
+            self._failures.discard("what became of messages can't be stored")
 
     async def _try(self, name: str, message: AlertMessageRow) -> None:
         try:

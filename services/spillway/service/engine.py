@@ -40,6 +40,7 @@ from spillway.errors import (
     DuplicateName,
     InvalidRequest,
     LeaseLost,
+    MetadataError,
     NotFound,
     ResultTooLarge,
     SpillwayError,
@@ -835,9 +836,11 @@ class Engine:
                 try:
                     await work()
                 except SpillwayError as error:
-                    if failures.get(name) != str(error):
+                    # What a store that is down says differs: it refuses, or does not answer.
+                    said = error.code if isinstance(error, MetadataError) else str(error)
+                    if failures.get(name) != said:
                         log.warning("upkeep: %s", error)
-                    failures[name] = str(error)
+                    failures[name] = said
                 except Exception:
                     log.exception("upkeep failed; it is tried again")
                 else:

@@ -154,6 +154,7 @@ class Sources:
 
     async def _look_around(self) -> None:
         """Notice the sources that other processes make."""
+        has_failed = False
         while True:
             await asyncio.sleep(self._leases.renewal_s)
             try:
@@ -161,8 +162,11 @@ class Sources:
                     for row in await self._metadata.list_sources():
                         if row.name not in self._sources:
                             await self._adopt(row)
+                has_failed = False
             except SpillwayError as error:
-                log.warning("can't look for sources: %s", error)
+                if not has_failed:
+                    log.warning("can't look for sources: %s", error)
+                has_failed = True
             except Exception:
                 log.exception("can't look for sources")
 

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from spillway.errors import InvalidRequest, NotFound, SpillwayError, TooManyAttempts
+from spillway.errors import InvalidRequest, MetadataError, NotFound, SpillwayError, TooManyAttempts
 from spillway.slot_manager import validation
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,8 @@ def install(app: FastAPI) -> None:
 
 async def _spillway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SpillwayError)
-    if error.http_status >= 500:
+    # An outage of the metadata store is in the log once, by the store.
+    if error.http_status >= 500 and not isinstance(error, MetadataError):
         log.error("%s %s: %s: %s", request.method, request.scope["path"], error.code, error)
     return problem_response(error, request.scope["path"])
 

@@ -17,12 +17,22 @@ lease is renewed though every other thread waits, and a slot's position stored t
 read alerts. SQLite locks its file as a whole, so that no lane would be free there.
 
 A service that stops must not wait for that: :meth:`Database.hurry` has what waits cancelled after
-:data:`STOP_S`, and once something has waited that long in vain, all else waits for
-:data:`IN_VAIN_S` only.
+:data:`STOP_S`, cut off a second later, and once something has waited that long in vain, all else
+waits for :data:`IN_VAIN_S` only.
 
 In PostgreSQL nothing is prepared and nothing is set for a session, so that a pooler may stand in
-between. An answer that takes too long is an error: the server ends the statement, and the network
-counts as gone when it does not acknowledge what was sent.
+between. An answer that takes too long is an error: the server ends the statement. A server that
+stands still (its processes are stopped, its disk hangs) ends nothing, and its kernel goes on to
+acknowledge what is sent. So each answer is waited for here, too, a moment longer than the server
+was given; before anything is asked of a connection that was kept, it has :data:`ALIVE_S` to show
+that somebody is there. Its transaction is rolled back once the server sees that the connection is
+closed, unless COMMIT was on its way: that may still be done, by whoever had the rows locked all the
+time, with what it proved (:mod:`~spillway.store.fencing`).
+
+Once nobody has answered for that long, be it a server that stands still or whoever has SQLite's
+file locked, all others wait for :data:`SILENT_S` only, for a thread, too, until somebody answers.
+Within :data:`AGAIN_S` after an attempt nobody but a lease makes another: who asks one after the
+other must not wait the sum.
 
 Whatever goes wrong in a driver leaves here as :class:`~spillway.errors.MetadataError`, except
 broken constraints, which the caller knows the meaning of (:class:`ConstraintViolation`).
@@ -33,7 +43,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import math
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -46,7 +59,13 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import BigInteger, create_engine, event, literal_column
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import (
+    ArgumentError,
+    IntegrityError,
+    OperationalError,
+    SQLAlchemyError,
+    StatementError,
+)
 
 from spillway.errors import InvalidRequest, MetadataError, SpillwayError
 
@@ -57,9 +76,23 @@ if TYPE_CHECKING:
 
 #: How long to wait for SQLite's write lock, or for any PostgreSQL answer, in seconds.
 TIMEOUT_S: Final = 30
+#: … beyond that, for PostgreSQL to say that it took too long
+_SAYS_S: Final = 2.0
+#: How long a kept connection may take to show that the server is there, and a new one to be made.
+ALIVE_S: Final = 5.0
+_CONNECT_S: Final = 10.0
+#: How long to wait, for each of these, once nobody has answered in time.
+SILENT_S: Final = 3.0
+AGAIN_S: Final = 1.0
 #: … of a service that stops, and when the store was seen not to answer meanwhile.
 STOP_S: Final = 3.0
 IN_VAIN_S: Final = 0.2
+#: Failures with no longer pause in between are one outage, which is logged once, for all requests.
+_OUTAGE_S: Final = 60.0
+#: between a request to cancel, which a server that stands still does not hear, and cutting it off
+_CUT_S: Final = 1.0
+#: How often SQLite's lock is asked for.
+_LOCK_AGAIN_S: Final = 0.2
 #: PostgreSQL ends a transaction whose client has said nothing for so long: a process that stands
 #: still in one would keep the rows locked, its leases among them, for as long as its connection.
 IDLE_S: Final = 5
@@ -88,6 +121,11 @@ LANES: Final[Mapping[str, Lane]] = {
     NOTES: Lane(3, lock_timeout_s=3),
 }
 
+#: SQLite's: who reads does not wait for whoever writes.
+_READS: Final = "reads"
+_WRITES: Final = "writes"
+_SQLITE_LANES: Final[Mapping[str, Lane]] = {_READS: Lane(1), _WRITES: Lane(1)}
+
 #: How often a transaction asks for room on a full disk: each time it is given a part of what there
 #: is.
 _ROOMS: Final = 8
@@ -114,27 +152,89 @@ _HINTS: Final = {
     ),
 }
 
+#: What to do about a store from which no answer comes.
+_SILENT_HINTS: Final = {
+    "sqlite": (
+        "Another program has the file locked: see what has it open (fuser, lsof), and end its "
+        "transaction. Requests work again once it has."
+    ),
+    "postgresql": (
+        "PostgreSQL takes connections and says nothing: its processes are stopped, or its machine "
+        "or disk hangs. Requests work again once it goes on."
+    ),
+}
+_NOT_ANSWERED: Final = "has not answered within"
+#: psycopg's, for signals
+_WAIT_INTERVAL_S: Final = 0.1
+
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
 class _Patience:
-    """How long a statement may wait, for all lanes, and who waits."""
+    """How long an answer is waited for, by all lanes, and who waits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: set[psycopg.Connection[Any]] = set()
         self._ending: threading.Timer | None = None
+        self._ending_since = 0.0
         self._is_in_vain = False
+        self._is_silent = False
+        self._silent_at = 0.0
+        self._failed_at = -math.inf
 
     @property
     def seconds(self) -> float:
+        """For a statement, or a lock."""
         if self._ending is None:
-            return TIMEOUT_S
-        return IN_VAIN_S if self._is_in_vain else STOP_S
+            return SILENT_S if self._is_silent else TIMEOUT_S
+        return IN_VAIN_S if self._is_in_vain or self._is_silent else STOP_S
+
+    def left_s(self, began: float) -> float:
+        """For what has waited since *began*, also if it began before a stop."""
+        return max(began, self._ending_since) + self.seconds - time.monotonic()
+
+    @property
+    def alive_s(self) -> float:
+        """For a sign of life."""
+        return min(ALIVE_S, self.seconds)
+
+    @property
+    def connect_s(self) -> float:
+        """For a new connection."""
+        return min(_CONNECT_S, self.seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be begun any more: the service stops, and nobody answers."""
+        return self._ending is not None and self._is_silent
+
+    @property
+    def is_just_tried(self) -> bool:
+        """Whether nobody answered a moment ago."""
+        return self._is_silent and time.monotonic() - self._silent_at < AGAIN_S
+
+    def note_failure(self) -> bool:
+        """Take note that a transaction failed; say whether that is news."""
+        now = time.monotonic()
+        is_news = now - self._failed_at > _OUTAGE_S
+        self._failed_at = now
+        return is_news
 
     def note_in_vain(self) -> None:
-        """Take note that somebody has waited for too long."""
+        """Take note that somebody has waited for too long, for a lock or the like."""
         self._is_in_vain = self._ending is not None
+
+    def note_silence(self) -> None:
+        """Take note that nobody answers."""
+        self._is_silent = True
+        self._silent_at = time.monotonic()
+
+    def note_answer(self) -> None:
+        """Take note that somebody does."""
+        self._is_silent = False
 
     @contextlib.contextmanager
     def of(self, connection: Any) -> Iterator[None]:
@@ -152,20 +252,69 @@ class _Patience:
                 self._waiting.discard(connection)
 
     def hurry(self) -> None:
+        """Wait no longer than a stop may."""
         if self._ending is None:
+            self._ending_since = time.monotonic()
             self._ending = threading.Timer(STOP_S, self._cancel, (self._waiting.copy(),))
             self._ending.daemon = True
             self._ending.start()
 
     def end(self) -> None:
+        """Nobody waits any more."""
         if self._ending is not None:
             self._ending.cancel()
 
     def _cancel(self, former: set[psycopg.Connection[Any]]) -> None:
         with self._lock:
             for connection in self._waiting & former:
-                with contextlib.suppress(psycopg.Error):
-                    connection.cancel()
+                try:
+                    connection.cancel_safe(timeout=_CUT_S)
+                except psycopg.errors.CancellationTimeout:
+                    break  # nor would it hear the others
+                except psycopg.Error:
+                    continue
+        time.sleep(_CUT_S)
+        with self._lock:
+            for connection in self._waiting & former:
+                self.note_silence()
+                _cut(connection)
+
+
+def _cut(connection: psycopg.Connection[Any]) -> None:
+    """Shut its socket: whoever waits for it gets an error at once."""
+    with (
+        contextlib.suppress(psycopg.Error, OSError),
+        socket.socket(fileno=os.dup(connection.fileno())) as own,
+    ):
+        own.shutdown(socket.SHUT_RDWR)
+
+
+def _bounded(patience: _Patience) -> type[psycopg.Connection[Any]]:
+    """Make the class of connections that wait for each answer as *patience* has it."""
+
+    class Bounded(psycopg.Connection[Any]):
+        def wait(
+            self, gen: Any, interval: float = _WAIT_INTERVAL_S, timeout: float | None = None
+        ) -> Any:
+            # Nothing but a look whether the server is there runs without a transaction.
+            longest_s = patience.alive_s if self.autocommit else patience.seconds + _SAYS_S
+            given_s = longest_s if timeout is None else min(timeout, longest_s)
+            began = time.monotonic()
+            try:
+                answer = super().wait(gen, interval, given_s)
+            except psycopg.Error as error:
+                if time.monotonic() - began < given_s:
+                    raise
+                # What it was to answer is unknown; nobody may go on with it.
+                self.close()
+                patience.note_silence()
+                raise psycopg.OperationalError(
+                    f"the server {_NOT_ANSWERED} {given_s:g} s"
+                ) from error
+            patience.note_answer()
+            return answer
+
+    return Bounded
 
 
 class ConstraintViolation(Exception):
@@ -233,20 +382,19 @@ class Database:
         self._make_room = make_room
         self.name = self._url.get_backend_name()
         self.clock = literal_column(_CLOCKS[self.name], BigInteger)
+        patience = _Patience()
         self._engine = (
-            _sqlite_engine(self._url) if self.is_sqlite else _postgresql_engine(self._url)
-        )
-        self._threads = (
-            dict.fromkeys(LANES, ThreadPoolExecutor(1, "spillway-metadata"))
+            _sqlite_engine(self._url, patience)
             if self.is_sqlite
-            else {
-                name: ThreadPoolExecutor(lane.connections, f"spillway-metadata-{name}")
-                for name, lane in LANES.items()
-            }
+            else _postgresql_engine(self._url, patience)
         )
+        self._threads = {
+            name: ThreadPoolExecutor(lane.connections, f"spillway-metadata-{name}")
+            for name, lane in (_SQLITE_LANES if self.is_sqlite else LANES).items()
+        }
         self._closed = threading.Event()
         self._lane = STATE
-        self._patience = _Patience()
+        self._patience = patience
 
     @property
     def is_sqlite(self) -> bool:
@@ -266,11 +414,12 @@ class Database:
         repeated.
         """
         if self.is_sqlite:
-            await self._in_thread(self._prepare_file)
+            await self._in_thread(_WRITES, self._prepare_file)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run *work* in a transaction that reads."""
-        return await self._in_thread(self._transaction, work, writes=False)
+        lane = _READS if self.is_sqlite else self._lane
+        return await self._in_thread(lane, self._transaction, work, writes=False)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run *work* in a transaction that commits at its end, durably.
@@ -278,7 +427,8 @@ class Database:
         Raises:
             ConstraintViolation: a statement in it broke a constraint.
         """
-        return await self._in_thread(self._transaction, work, writes=True)
+        lane = _WRITES if self.is_sqlite else self._lane
+        return await self._in_thread(lane, self._transaction, work, writes=True)
 
     def in_lane(self, lane: str) -> Database:
         """Return this database with its transactions in *lane*; it is closed together with this."""
@@ -299,12 +449,23 @@ class Database:
             self._patience.end()
             await asyncio.to_thread(self._engine.dispose)
 
-    async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    async def _in_thread(self, lane: str, function: Callable[..., T], *args: Any, **kw: Any) -> T:
         if self._closed.is_set():
             raise MetadataError("the metadata store is closed", hint="The service is stopping.")
         loop = asyncio.get_running_loop()
-        threads = self._threads[self._lane]
-        return await loop.run_in_executor(threads, lambda: function(*args, **kwargs))
+        asked = time.monotonic()
+
+        def run() -> T:
+            patience = self._patience
+            in_vain = lane not in (LEASES, _READS) and patience.is_just_tried
+            if in_vain or patience.left_s(asked) < 0:
+                raise MetadataError(
+                    f"the metadata store {self.where} failed: it does not answer others either",
+                    hint=_SILENT_HINTS[self.name],
+                )
+            return function(*args, **kw)
+
+        return await loop.run_in_executor(self._threads[lane], run)
 
     # ---- on a thread
 
@@ -339,7 +500,9 @@ class Database:
                     self._patience.of(connection.connection.driver_connection),
                     connection.begin(),
                 ):
-                    return work(connection)
+                    done = work(connection)
+            if self.is_sqlite and writes:
+                self._patience.note_answer()
         except IntegrityError as error:
             raise _constraint(error) from error
         except StatementError as error:
@@ -349,17 +512,28 @@ class Database:
             raise self._failed(error.orig or error) from error
         except (SQLAlchemyError, OSError) as error:
             raise self._failed(error) from error
+        else:
+            return done
 
     def _failed(self, error: BaseException) -> MetadataError:
         # libpq's messages have lines.
         text = " ".join(str(error).split()) or type(error).__name__
         waited = getattr(error, "sqlstate", None) in _WAITED
-        if waited or _is_locked(error):
+        if waited:
             self._patience.note_in_vain()
-        return MetadataError(
+        is_silent = _is_locked(error) or "timeout expired" in text
+        if is_silent:
+            self._patience.note_silence()
+        hint = _HINTS[self.name]
+        if is_silent or _NOT_ANSWERED in text:
+            hint = _SILENT_HINTS[self.name]
+        failure = MetadataError(
             f"the metadata store {self.where} failed: {text}",
-            hint=_WAITED_HINT if waited else _HINTS[self.name],
+            hint=_WAITED_HINT if waited else hint,
         )
+        if self._patience.note_failure():
+            log.error("%s", failure)
+        return failure
 
 
 def _is_full(error: BaseException | None) -> bool:
@@ -425,11 +599,11 @@ def _json(value: object) -> str:
     return json.dumps(value, default=dict)  # JSON takes a dict, not any mapping
 
 
-def _sqlite_engine(url: URL) -> Engine:
+def _sqlite_engine(url: URL, patience: _Patience) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,
-        pool_size=1,
+        pool_size=sum(lane.connections for lane in _SQLITE_LANES.values()),
         # The driver must not begin transactions of its own accord: ``_begin`` does.
         connect_args={"timeout": TIMEOUT_S, "isolation_level": None},
     )
@@ -441,16 +615,26 @@ def _sqlite_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("spillway_writes", True)
-        timeout_s = connection.get_execution_options().get("spillway_timeout_s", TIMEOUT_S)
-        if timeout_s != TIMEOUT_S:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout={round(timeout_s * 1000)}")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if not connection.get_execution_options().get("spillway_writes", True):
+            connection.exec_driver_sql("BEGIN")
+            return
+        # SQLite waits as long as it was told when it began to: a stop would wait for that.
+        began = time.monotonic()
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={round(_LOCK_AGAIN_S * 1000)}")
+        while True:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            except OperationalError as error:
+                if not (_is_locked(error.orig or error) and patience.left_s(began) > 0):
+                    raise
+            else:
+                break
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={TIMEOUT_S * 1000}")
 
     return engine
 
 
-def _postgresql_engine(url: URL) -> Engine:
+def _postgresql_engine(url: URL, patience: _Patience) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,
@@ -460,11 +644,22 @@ def _postgresql_engine(url: URL) -> Engine:
         connect_args={
             "application_name": "spillway metadata",
             "client_encoding": "utf8",
-            "connect_timeout": TIMEOUT_S,
             "tcp_user_timeout": TIMEOUT_S * 1000,
             "prepare_threshold": None,
         },
     )
+
+    bounded = _bounded(patience)
+
+    @event.listens_for(engine, "do_connect")
+    def _do_connect(
+        dialect: object, record: object, arguments: Any, parameters: dict[str, Any]
+    ) -> Any:
+        del dialect, record
+        if patience.is_over:
+            raise psycopg.OperationalError("it does not answer, and the service stops")
+        parameters["connect_timeout"] = math.ceil(patience.connect_s)
+        return bounded.connect(*arguments, **parameters)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

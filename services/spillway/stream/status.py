@@ -18,7 +18,14 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from spillway.caller import GRPC, calling
-from spillway.errors import NotReady, SpillwayError, Unauthenticated, error_class, remote_error
+from spillway.errors import (
+    MetadataError,
+    NotReady,
+    SpillwayError,
+    Unauthenticated,
+    error_class,
+    remote_error,
+)
 from spillway.pg.encoding import readable
 from spillway.tls import tls_failed
 
@@ -60,7 +67,8 @@ def errors_as_statuses(
                 return await method(self, request, context)
         except SpillwayError as error:
             reported = error
-            if error.http_status >= 500:
+            # An outage of the metadata store is in the log once, by the store.
+            if error.http_status >= 500 and not isinstance(error, MetadataError):
                 log.error("%s: %s: %s", method.__name__, error.code, error)  # noqa: TRY400
         except (grpc.aio.UsageError, grpc.aio.InternalError):
             # Its client is gone: gRPC says so to whoever writes to it or ends its call. Nobody is

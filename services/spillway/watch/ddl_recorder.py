@@ -98,7 +98,7 @@ class DdlRecorder:
                 self._waiting = []
             await self._settle(subscriptions)
         except SpillwayError as error:
-            if str(error) != self._failure:
+            if not self._failure:
                 log.warning("what DDL did is not stored (tried again): %s", error)
             self._failure = str(error)
         else:

@@ -123,7 +123,7 @@ class Recorder:
         try:
             await self._table.add(points, fences)
         except SpillwayError as error:
-            if str(error) != self._failure:
+            if not self._failure:
                 log.warning("metrics are not stored (tried again): %s", error)
             self._failure = str(error)
             self._failed_in = max(self._pending, default=0)
