@@ -129,7 +129,7 @@ def bootstrap_sql(
     """
     progress = progress or silent
     cancel = cancel or threading.Event()
-    with connected(conninfo) as connection:
+    with connected(conninfo, cancel) as connection:
         facts, server_version, system_id = read_facts(connection)
         if query_value(connection, "SHOW full_page_writes") != "on":
             raise SourceError(

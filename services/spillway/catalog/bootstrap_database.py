@@ -39,7 +39,7 @@ def bootstrap_database(
         CheckpointNotStored: as bootstrap_sql.
         NotReady: cancelled.
     """
-    with connected(conninfo) as connection:
+    with connected(conninfo, cancel) as connection:
         has_images = query_value(connection, "SHOW full_page_writes") == "on"
     begin = bootstrap_sql if has_images else bootstrap_raw
     bootstrap = begin(

@@ -89,7 +89,7 @@ def bootstrap_raw(
     """
     progress = progress or silent
     cancel = cancel or threading.Event()
-    with connected(conninfo) as connection:
+    with connected(conninfo, cancel) as connection:
         facts, server_version, system_id = read_facts(connection)
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
             connection.execute("CHECKPOINT")

@@ -8,6 +8,7 @@ Source: src/backend/utils/misc/pg_controldata.c; src/backend/utils/adt/{xid8func
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -23,14 +24,13 @@ from spillway.catalog.layout import (
     TrackedCatalog,
 )
 from spillway.errors import CheckpointNotStored, NotReady, SourceError, SourceUnreachable
-from spillway.pg.connecting import connect
+from spillway.pg.connecting import connect, ended_by
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     Connection = psycopg.Connection[tuple[Any, ...]]
@@ -59,22 +59,28 @@ class Checkpoint:
 
 
 @contextlib.contextmanager
-def connected(conninfo: str) -> Iterator[Connection]:
+def connected(conninfo: str, cancel: threading.Event | None = None) -> Iterator[Connection]:
     """Connect, and turn what PostgreSQL objects to into a SourceError.
 
     Raises:
         SourceError: there is no connection (its subclass says why), or a query failed.
+        NotReady: *cancel* was set while an answer was waited for.
     """
     try:
-        with connect(
-            conninfo, application_name="spillway bootstrap", client_encoding="UTF8"
-        ) as connection:
+        with (
+            connect(
+                conninfo, application_name="spillway bootstrap", client_encoding="UTF8"
+            ) as connection,
+            ended_by(cancel or threading.Event(), connection),
+        ):
             # Whatever the role's settings are: names mean the system's, and waiting is our own
             # affair.
             connection.execute("SET search_path = pg_catalog")
             connection.execute("SET statement_timeout = 0")
             yield connection
     except psycopg.OperationalError as error:
+        if cancel is not None and cancel.is_set():
+            raise _cancelled() from None
         raise SourceUnreachable(
             f"the catalog can't be read: {' '.join(str(error).split())}",
             hint="Check that the server runs, and its log.",

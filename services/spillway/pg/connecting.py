@@ -12,12 +12,16 @@ Source: pqBuildErrorMessage3 (src/interfaces/libpq/fe-protocol3.c)
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import functools
+import os
 import random
 import select
+import socket
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +34,7 @@ from spillway.pg.connect_errors import connect_error
 from spillway.pg.conninfo import connection_attempts, parse_dsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from psycopg.pq.abc import PGconn
 
@@ -43,14 +47,47 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 10
 _HANDSHAKE_MAX_S: Final = 600.0
 _DEFAULT, _VERBOSE = 1, 2
+#: what is nearly done may be done
+CANCEL_S: Final = 3.0
+_LOOK_S: Final = 0.5
+#: psycopg's, for signals
+_INTERVAL_S: Final = 0.1
 
 
-def connect(conninfo: str, dsn: str | None = None, **more: str) -> psycopg.Connection[Any]:
+class _Answered(psycopg.Connection[Any]):
+    """A connection whose answers are waited for so long and no longer: a server that stands still
+    ends no statement, and its kernel acknowledges what is sent.
+    """
+
+    answer_s: float | None = None
+
+    def wait(self, gen: Any, interval: float = _INTERVAL_S, timeout: float | None = None) -> Any:
+        longest_s = self.answer_s
+        if longest_s is None or timeout is not None:
+            return super().wait(gen, interval, timeout)
+        began = time.monotonic()
+        try:
+            return super().wait(gen, interval, longest_s)
+        except psycopg.Error as error:
+            if time.monotonic() - began < longest_s:
+                raise
+            # What it was to answer is unknown; nobody may go on with it.
+            self.close()
+            raise psycopg.OperationalError(
+                f"the server has not answered within {longest_s:g} s"
+            ) from error
+
+
+def connect(
+    conninfo: str, dsn: str | None = None, *, answer_s: float | None = None, **more: str
+) -> psycopg.Connection[Any]:
     """Connect for SQL, in autocommit, to the first address that accepts. Blocking.
 
     Args:
         conninfo: how.
         dsn: whose secrets are masked in messages; *conninfo* itself without.
+        answer_s: how long each answer is waited for; without, as long as it takes. One that does
+            not come is psycopg's OperationalError, and the connection is closed.
         more: libpq's parameters, over those of *conninfo*.
 
     Raises:
@@ -71,11 +108,47 @@ def connect(conninfo: str, dsn: str | None = None, **more: str) -> psycopg.Conne
             continue
         # As psycopg has its connections.
         pgconn.nonblocking = 1
-        connection: psycopg.Connection[Any] = psycopg.Connection(pgconn)
+        connection = _Answered(pgconn)
         connection.autocommit = True
+        connection.answer_s = answer_s
         return connection
     assert failure is not None
     raise failure
+
+
+def cut(connection: psycopg.Connection[Any]) -> None:
+    """Shut its socket: whoever reads from it or writes to it gets an error at once. On any thread,
+    and without a word to the server, which may not hear it.
+    """
+    with contextlib.suppress(psycopg.Error, OSError):
+        number = connection.fileno()
+        with socket.socket(fileno=os.dup(number)) as own:
+            # What is still open was open when it was copied: it is no other's by now.
+            if connection.fileno() == number:
+                own.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def ended_by(cancel: threading.Event, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Cut *connection* off when *cancel* is set and the block has not ended :data:`CANCEL_S` later:
+    it waits for an answer that does not come.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            if cancel.is_set():
+                if not over.wait(CANCEL_S):
+                    cut(connection)
+                return
+
+    watcher = threading.Thread(target=watch, name="connection's end", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def handshake(conninfo: str, wait: Wait, dsn: str | None = None) -> PGconn:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from spillway.errors import SourceError
+from spillway.errors import SourceError, SourceUnreachable
 from spillway.pg.connecting import connect
 from spillway.pg.conninfo import redact, sql_conninfo
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: A catalog query that takes longer means a server that is stuck, and a request that hangs with it.
 _STATEMENT_TIMEOUT_MS = 30_000
+#: … and one that does not even end that statement stands still.
+_ANSWER_S = _STATEMENT_TIMEOUT_MS / 1000 + 5.0
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def source_session(dsn: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         InvalidDsn: *dsn* can't be parsed.
         SourceError: no connection (its subclass says why), or a statement failed inside.
     """
-    with connect(sql_conninfo(dsn), dsn, client_encoding="UTF8") as connection:
+    with connect(sql_conninfo(dsn), dsn, answer_s=_ANSWER_S, client_encoding="UTF8") as connection:
         try:
             connection.execute(
                 "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false),"
@@ -35,6 +37,12 @@ def source_session(dsn: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
             )
             yield connection
         except psycopg.Error as error:
+            if connection.closed and error.sqlstate is None:
+                raise SourceUnreachable(
+                    "the connection to the source broke: "
+                    f"{' '.join(redact(str(error), dsn).split())}",
+                    hint="See whether the source's server runs, and whether it hangs.",
+                ) from error
             text = " ".join(redact(str(error), dsn).split())
             raise SourceError(
                 f"a query on the source failed: {text}",

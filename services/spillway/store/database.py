@@ -46,7 +46,6 @@ import json
 import logging
 import math
 import os
-import socket
 import sqlite3
 import threading
 import time
@@ -68,6 +67,7 @@ from sqlalchemy.exc import (
 )
 
 from spillway.errors import InvalidRequest, MetadataError, SpillwayError
+from spillway.pg.connecting import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -277,16 +277,7 @@ class _Patience:
         with self._lock:
             for connection in self._waiting & former:
                 self.note_silence()
-                _cut(connection)
-
-
-def _cut(connection: psycopg.Connection[Any]) -> None:
-    """Shut its socket: whoever waits for it gets an error at once."""
-    with (
-        contextlib.suppress(psycopg.Error, OSError),
-        socket.socket(fileno=os.dup(connection.fileno())) as own,
-    ):
-        own.shutdown(socket.SHUT_RDWR)
+                cut(connection)
 
 
 def _bounded(patience: _Patience) -> type[psycopg.Connection[Any]]:

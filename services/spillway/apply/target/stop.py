@@ -18,7 +18,6 @@ after a signal, and Python's handlers wait for them (:func:`stops_by_signals`).
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -28,6 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import psycopg
+
+from spillway.pg.connecting import cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,7 @@ class Stop(threading.Event):
         time.sleep(_GRACE_S + _CUT_S)
         if not session.closed:
             self._has_ended_sessions = True
-            _cut(session)
+            cut(session)
 
 
 def cancel(session: psycopg.Connection[Any]) -> None:
@@ -147,13 +148,3 @@ def stops_by_signals(numbers: Sequence[signal.Signals]) -> Stop:
 
     threading.Thread(target=hear, name="signals", daemon=True).start()
     return stop
-
-
-def _cut(session: psycopg.Connection[Any]) -> None:
-    """Shut the session's socket: whoever reads from it or writes to it gets an error at once."""
-    with suppress(psycopg.Error, OSError):
-        number = session.fileno()
-        with socket.socket(fileno=os.dup(number)) as own:
-            # What is still open was open when it was copied: it is no other's by now.
-            if session.fileno() == number:
-                own.shutdown(socket.SHUT_RDWR)
