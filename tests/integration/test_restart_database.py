@@ -99,7 +99,10 @@ def test_wal_level_lowered_and_set_back(fresh_cluster: ClusterFactory, tmp_path:
         cluster.execute(sql)
         cluster.restart()
         assert cluster.value("SHOW wal_level") == "logical"
+        mended_s = time.monotonic()
         shop.execute("INSERT INTO t VALUES (3)")
+        wait_until(lambda: session_of(service, "shop")["error_code"] is None)
+        assert time.monotonic() - mended_s < 15
         for name in ("shop_unread", "shop_read"):
             wait_until(lambda name=name: reason(service, name) is not None)  # type: ignore[misc]
             assert reason(service, name) == "wal_level_insufficient"

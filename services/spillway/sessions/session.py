@@ -118,6 +118,7 @@ _IDLE_PAUSES: Final = 12
 _DDL_KEPT: Final = 2000
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
+_WAL_LEVEL_MAX_S: Final = 1.0
 
 
 def checkpoint_pause_s(interval_s: float, took_s: float) -> float:
@@ -562,6 +563,8 @@ class Session:
                 self._fail(error)
                 self.lost_reason = WAL_LEVEL_INSUFFICIENT
                 self._anew_behind = max(begin_behind(error, 0) or 0, self._anew_behind or 0)
+                # What mends it, the source's restart, is asked for with a short question.
+                backoff = min(backoff, _WAL_LEVEL_MAX_S)
             except SpillwayError as error:
                 self._fail(error)
             except OSError as error:
@@ -587,7 +590,8 @@ class Session:
                 f" {what} is decoded after: spillway source restart {self._source.name} "
                 f"{self.database}. Slots that missed something are invalidated then."
             )
-        log.error('decoding of database "%s" stopped: %s', self.database, error)
+        if str(error) != str(self._error):
+            log.error('decoding of database "%s" stopped: %s', self.database, error)
         self.signs.failed(error)
         self._failing.failed(self.signs.lsn)
 

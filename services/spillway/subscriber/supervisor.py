@@ -336,7 +336,20 @@ class Supervisor:
                 self.status = replace(self.status, tables=tuple(still))
             well_s = 0.0 if self._well_since is None else time.monotonic() - self._well_since
             await self._note_failure(service, fence, reason)
-            await self._wait(backoff.failed(well_s))
+            await self._pause(service, reason, backoff.failed(well_s))
+
+    async def _pause(self, service: Service, reason: SpillwayError, seconds: float) -> None:
+        """Wait to try again; if it failed of what keeps the service from its work, no longer than
+        that lasts: what is mended is not to be told as the subscription's error any more.
+        """
+        until = time.monotonic() + seconds
+        hindered = False
+        while (left_s := until - time.monotonic()) > 0 and not self._stop.is_set():
+            still = any(reason.code == one.code for one in service.engine.obstacles())
+            if hindered and not still:
+                return
+            hindered = still
+            await self._wait(min(_POLL_S, left_s))
 
     async def _wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -34,6 +34,7 @@ from spillway.errors import (
     UnsupportedFeature,
 )
 from spillway.pg.lsn import Lsn
+from spillway.service.model import Obstacle
 from spillway.store.rows import Fence
 from spillway.subscriber import run_processes
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
@@ -88,6 +89,21 @@ async def test_a_program_that_is_killed_is_started_again(stage: Stage) -> None:
         again = await stage.wait("a", lambda i: streams(i) and i.pid not in (None, first.pid))
     assert again.restarts == 1
     assert again.error is None
+
+
+async def test_what_hindered_the_service_is_tried_again_once_it_is_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is waited else: the subscription would tell what is mended."""
+    monkeypatch.setattr("spillway.subscriber.backoff.FIRST_S", 60.0)
+    hinders = Obstacle("database", "shop/shop", "lake_error", "no space", "Make some.", None)
+    stage.engine.in_the_way = [hinders]
+    await stage.create("a", target={"kind": "fake", "mode": "fail"})
+    await stage.wait("a", failed)
+    await asyncio.sleep(0.5)
+    assert (await stage.subscriptions.get("a")).restarts == 1
+    stage.engine.in_the_way = []
+    await stage.wait("a", lambda i: i.restarts == 2, 10)
 
 
 @pytest.mark.parametrize(
