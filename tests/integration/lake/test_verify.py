@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -247,3 +248,52 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
             spark=spark,
         )
     assert Lake(spark, bank.path).at().tables()
+
+
+def test_what_has_no_current_table_is_told(
+    spark: SparkSession, pg15: Database, tmp_path: Path
+) -> None:
+    """Nothing of it can be compared, so it is not among those that are equal: one whose changes
+    don't tell rows, one that was set aside before it had any, one that somebody removed.
+    """
+    pg15.execute(
+        "CREATE TABLE keyless (n int); CREATE TABLE never (id int PRIMARY KEY, on_day date);"
+        "CREATE TABLE removed (id int PRIMARY KEY); CREATE TABLE kept (id int PRIMARY KEY);"
+        "CREATE TABLE emptied (id int PRIMARY KEY)"
+    )
+    path = tmp_path / "lake"
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name, "arrow")
+        pg15.execute(
+            "INSERT INTO keyless VALUES (1); INSERT INTO never VALUES (1, 'infinity');"
+            "INSERT INTO removed VALUES (1), (2); INSERT INTO kept VALUES (1);"
+            "INSERT INTO emptied VALUES (1); DELETE FROM emptied"
+        )
+        service.wait_decoded("s", pg15)
+        settings = JobSettings(
+            slot="s", path=path, checkpoint=tmp_path / "checkpoint", grpc=service.grpc_address
+        )
+        run_job(settings, spark=spark)
+        for name in ("removed", "emptied"):
+            shutil.rmtree(path / "current" / f"public.{name}")
+        found = verify(VerifySettings(path, pg15.dsn, grpc=service.grpc_address), spark=spark)
+        by_name = {table.table.removeprefix("public."): table for table in found.tables}
+        assert by_name.keys() == {"keyless", "never", "removed", "kept", "emptied"}
+        assert "no primary key and no replica identity" in by_name["keyless"].skipped
+        assert "in quarantine" in by_name["never"].skipped
+        removed = by_name["removed"]
+        assert (removed.equal, removed.source_rows, removed.lake_rows) == (False, 2, 0)
+        assert "--resync --table public.removed" in removed.notes[0]
+        assert by_name["kept"].equal
+        # Nothing is lost of this one, but of what is there readers find nothing.
+        assert by_name["emptied"].equal
+        assert by_name["emptied"].notes
+        assert not found.equal
+        load = LoadSettings(
+            "s", path, pg15.dsn, ("public.removed",), resync=True, grpc=service.grpc_address
+        )
+        assert run_load(load, lambda _: None, spark=spark) == 1
+        assert verify(VerifySettings(path, pg15.dsn, grpc=service.grpc_address), spark=spark).equal
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")

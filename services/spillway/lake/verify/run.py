@@ -13,8 +13,10 @@ Both sides are as of the same LSN, so every difference is one: there is no "may 
 way". The source's tables keep their shapes for as long as it takes (DDL waits, as for pg_dump).
 :mod:`spillway.lake.verify.checksums` says what is compared.
 
-A table without a current table has nothing that could be compared. Columns that one side lacks are
-named: the lake follows ALTER TABLE with the table's next change.
+A table without a current table has nothing that could be compared, which is said of it: one that is
+set aside, or whose changes don't say which rows they are of. If they do, its current table was
+removed, and that is a difference. Columns that one side lacks are named: the lake follows ALTER
+TABLE with the table's next change.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 import psycopg
 import pyarrow as pa
+from psycopg import sql
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -40,10 +43,11 @@ from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.read import Lake
 from spillway.lake.session import session_for
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import DELETED_AT, quoted
-from spillway.lake.shape.payload import lake_schema, table_of
+from spillway.lake.shape.payload import OLD_KEY, lake_schema, table_of
 from spillway.lake.state import boundaries, commit_points, job_record, position, shown_tables
-from spillway.lake.state.loads import BLOCK_BYTES, RANGE_BYTES
+from spillway.lake.state.loads import BLOCK_BYTES, RANGE_BYTES, known_tables
 from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.verify import checksums
@@ -246,8 +250,11 @@ class _Verifier:
 
     def _wanted(self) -> dict[str, str]:
         """Return the tables to compare: the source's name, and the lake's directory."""
-        folder = self._settings.path / "current"
-        directories = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        path = self._settings.path
+        folder = path / CURRENT
+        made = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+        # What has no current table, for whatever reason, is not passed over in silence.
+        directories = sorted(made | known_tables(path) | quarantined(path).keys())
         known = {".".join(table_of(name)): name for name in directories}
         if not self._settings.tables:
             return known
@@ -298,6 +305,8 @@ class _Verifier:
             )
         if directory in pin.point.loading:
             return TableComparison(name, skipped="it is being loaded")
+        if not tables.durable_lsn(CURRENT, directory):
+            return self._without_current(name, directory, snapshot, tables)
         at_source = snapshot.tables.get(name)
         if at_source is None:
             outcome = TableComparison(name, lake_rows=pin.current(directory).count())
@@ -359,6 +368,35 @@ class _Verifier:
                 outcome.notes.append(f"columns {what}: {', '.join(missing)}")
         if masked:
             self._masked(outcome, rows, at_source, snapshot, stored_key)
+        return outcome
+
+    def _without_current(
+        self, name: str, directory: str, snapshot: SourceSnapshot, tables: LakeTables
+    ) -> TableComparison:
+        """Say why a table has no current table, and whether it should have one."""
+        history = tables.schema(HISTORY, directory)
+        at_source = snapshot.tables.get(name)
+        if at_source is None:
+            return TableComparison(
+                name, skipped="the lake has only its history, and the source has no such table"
+            )
+        if history is None or OLD_KEY not in history.names:
+            return TableComparison(
+                name,
+                skipped="the lake has only its history, which does not say which rows changes are "
+                "of: it had no primary key and no replica identity",
+            )
+        descriptor = at_source.plan.descriptor
+        count = sql.SQL("SELECT count(*) FROM {}").format(
+            sql.Identifier(descriptor.schema, descriptor.name)
+        )
+        row = snapshot.connection.execute(count).fetchone()
+        outcome = TableComparison(name, source_rows=0 if row is None else row[0])
+        outcome.more = bool(outcome.source_rows)
+        outcome.notes.append(
+            "its current table is gone from the lake. Load it anew: spillway lake load --resync "
+            f"--table {name}"
+        )
         return outcome
 
     def _masked(
