@@ -37,3 +37,25 @@ def test_others_are_lake_errors() -> None:
     assert "out of memory" in typed_error(RuntimeError("java: out of memory\n at x")).message
     assert type(typed_error(RuntimeError("spillway.errors.Nothing: x"))) is LakeError
     assert type(typed_error(RuntimeError(""))) is LakeError
+
+
+def test_java_s_innermost_cause_is_told() -> None:
+    """A disk that is full is in none of the lines before it."""
+    text = (
+        "An error occurred while calling o37494.sql.\n"
+        ": org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows.\n"
+        "\tat org.apache.spark.sql.X.y(X.scala:1)\n"
+        "Caused by: org.apache.spark.SparkException: Job aborted\n"
+        "\tat org.apache.spark.sql.X.y(X.scala:2)\n"
+        "Caused by: java.io.IOException: No space left on device\n"
+        "\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)\n"
+    )
+    message = typed_error(RuntimeError(text)).message
+    assert message == (
+        "the job failed: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while "
+        "writing rows.: No space left on device"
+    )
+    plain = "An error occurred while calling z:org.X.y.\n: java.lang.NullPointerException\n\tat x"
+    assert (
+        typed_error(RuntimeError(plain)).message == "the job failed: java.lang.NullPointerException"
+    )

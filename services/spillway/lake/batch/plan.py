@@ -20,10 +20,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.errors import LakeSchemaConflict
 from spillway.failpoints import failpoint
 from spillway.lake.batch.poison import attached_reason, refused_reason
+from spillway.lake.batch.row_identity import (
+    CHANGED,
+    FirstUnidentified,
+    has_key,
+    identifies,
+    only_history_reason,
+    unidentified_reason,
+)
 from spillway.lake.batch.schema_policy import (
     OnSchemaChange,
     TableChanges,
@@ -33,7 +42,7 @@ from spillway.lake.batch.schema_policy import (
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape.changes import changes_of, shape_from_text
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.shape.payload import relation_of, table_of
+from spillway.lake.shape.payload import OLD_KEY, fingerprint, relation_of, table_of
 from spillway.lake.state import quarantine
 from spillway.lake.state.loads import is_loading, load_state, loaded_tables
 from spillway.lake.state.quarantine import QUARANTINE
@@ -343,7 +352,8 @@ class Planner:
 
     def _untold(self, part: TableBatch, batch: Batch) -> tuple[int, str] | None:
         """Return from where on changes don't tell what becomes of a table's rows, and why: its key
-        is masked, or not that of all its partitions, or a partition with rows was attached.
+        is masked, or not that of all its partitions, or a partition with rows was attached, or
+        rows were changed under another replica identity or none.
         """
         directory = part.relation.directory
         for schema, first, last in part.schemas:
@@ -358,7 +368,63 @@ class Planner:
                 check_key(relation_of(schema))
             except LakeSchemaConflict as error:
                 return max(first[0], batch.start_lsn), f"{error.message}. {error.hint}"
-        return None
+        return self._unidentified(part, batch)
+
+    def _unidentified(self, part: TableBatch, batch: Batch) -> tuple[int, str] | None:
+        """Return from where on rows were changed of which WAL doesn't have what the current table
+        is kept by, and what is told of it.
+
+        Rows that are inserted meanwhile are no reason, so the messages are looked at: those in such
+        an identity only, which are rare.
+        """
+        relation, key = part.relation, part.key
+        if key is None or is_loading(self._path, relation.directory):
+            return None
+        if self._history_falls_short(part, batch):
+            return batch.start_lsn, only_history_reason(relation.name, key)
+        begin = self._tables.durable_lsn(CURRENT, relation.directory)
+        newest = part.shapes[-1]
+        others = {
+            fingerprint(schema): not has_key(schema, newest, key)
+            for schema, _, last in part.schemas
+            if last[0] >= begin and not identifies(schema, newest, key)
+        }
+        if not others:
+            return None
+        look = FirstUnidentified(others, begin)
+        found = part.messages().mapInArrow(look, from_arrow_schema(look.FOUND)).collect()
+        if not found:
+            return None
+        at = min(row["_commit_lsn"] for row in found)
+        return max(at, batch.start_lsn), unidentified_reason(relation.name, key)
+
+    def _history_falls_short(self, part: TableBatch, batch: Batch) -> bool:
+        """Say whether a table of which there was only a history is to have a current table, and
+        that history does not make its rows.
+        """
+        directory, name = part.relation.directory, part.relation.name
+        if self._tables.durable_lsn(CURRENT, directory):
+            return False
+        held = self._tables.schema(HISTORY, directory)
+        # It has old keys as soon as one message could have had one.
+        if held is None or OLD_KEY in held.names:
+            return False
+        changes = self._tables.history(directory, 0, batch.start_lsn)
+        if changes.isEmpty():
+            return False
+        known = [shape for shape in self._known.shapes(name) if shape.first[0] < batch.start_lsn]
+        if not known or any(shape.facts != part.shapes[0].facts for shape in known):
+            return True
+        if load_state(self._path, directory) is None:
+            lsn, seq = min(shape.first for shape in known)
+            begins = (F.col("_commit_lsn") == lsn) & (F.col("_seq") == seq)
+        else:
+            begins = F.col("_op") == "R"
+        # What retention has removed is not there any more.
+        return (
+            changes.where(begins).isEmpty()
+            or not changes.where(F.col("_op").isin(*CHANGED)).isEmpty()
+        )
 
     def _leave_out(
         self,

@@ -212,6 +212,10 @@ class KnownShapes:
         known = (shape for at, shape in self._loaded().get(table, ()) if at < place)
         return max(known, key=lambda shape: shape.first, default=None)
 
+    def shapes(self, table: str) -> Iterator[Shape]:
+        """Yield the shapes that *table* had."""
+        yield from (shape for _, shape in self._loaded().get(table, ()))
+
     def names(self, oid: int) -> Iterator[tuple[Place, str]]:
         """Yield the names that a table had, and since which place."""
         self._loaded()
