@@ -184,10 +184,15 @@ LONG_ALONE: Final = {
         "integration/lake/test_masks.py::test_a_table_that_is_set_aside_keeps_what_is_masked",
         "integration/lake/test_masks.py::test_masks_of_a_table_that_is_there",
         "integration/lake/test_partition_root.py::test_a_table_with_rows_is_attached",
+        ("integration/lake/test_partition_root.py::test_one_is_attached_while_the_table_is_loaded"),
         "integration/lake/test_partition_root.py::test_partitions_that_tell_rows_otherwise",
         "integration/lake/test_partition_root.py::test_rows_move_and_partitions_come_and_go",
         "integration/lake/test_soft_deletes.py::test_a_table_that_is_there_gets_them",
         "integration/lake/test_soft_deletes.py::test_what_has_no_key_keeps_nothing",
+    },
+    "twelve tables in two formats, minutes of Spark; the first tier has four of them in the same "
+    "file": {
+        "integration/lake/test_replica_identity.py::test_each_way_to_it_and_its_way_back",
     },
     "every page once more, as pictures; the first tier sees that a change would be seen": {
         "browser/test_pictures.py::test_pages_look_as_they_did",

@@ -10,6 +10,7 @@ from harness.service import Service, service_in_process
 from harness.tiers import deep
 from spillway.errors import LakeSchemaConflict
 from spillway.lake.job.run import JobSettings, JobSummary, run_job
+from spillway.lake.load import initial_load
 from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.read import Lake
 from spillway.lake.state import quarantine
@@ -255,6 +256,43 @@ def test_a_table_with_rows_is_attached(shop: Shop) -> None:
     shop.run()
     assert not quarantine.quarantined(shop.path)
     assert len(shop.rows("public.orders", "region, id, note")) == 4
+
+
+@pytest.mark.long
+def test_one_is_attached_while_the_table_is_loaded(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ATTACH PARTITION waits for no reader of the partitioned table, so not for a load either."""
+    pg = shop.pg
+    pg.execute("INSERT INTO lines VALUES (1, 'a'); INSERT INTO plain VALUES (1)")
+    pg.execute("CREATE TABLE lines_3 (LIKE lines); ALTER TABLE lines_3 REPLICA IDENTITY FULL")
+    pg.execute("INSERT INTO lines_3 VALUES (21, 'before')")
+    shop.run()
+    told: list[tuple[str, ...]] = []
+
+    def attach(point: str) -> None:
+        if point == "lake.load_copied" and not told:
+            pg.execute(
+                "SET lock_timeout = '20s';"
+                "ALTER TABLE lines ATTACH PARTITION lines_3 FOR VALUES FROM (20) TO (30)"
+            )
+            pg.execute("INSERT INTO lines VALUES (2, 'kept')")
+            told.append(shop.run().quarantined)
+            told.append(shop.run().quarantined)
+
+    monkeypatch.setattr(initial_load, "failpoint", attach)
+    shop.load("public.lines", resync=True)
+    pg.execute("INSERT INTO lines VALUES (3, 'kept')")
+    told.append(shop.run().quarantined)
+    assert ["lines_3" in "".join(each) for each in told] == [True, True, True]
+    assert list(quarantine.quarantined(shop.path)) == ["public.lines"]
+    shop.load("public.lines", resync=True)
+    assert shop.run().quarantined == ()
+    assert len(shop.rows("public.lines", "day, line")) == 4
+    # What came meanwhile is in history, once.
+    history = Lake(shop.spark, shop.path).at().history("public.lines")
+    kept = history.where("line = 'kept' AND _op = 'I'").collect()
+    assert sorted(row["day"] for row in kept) == [2, 3]
 
 
 @pytest.mark.long

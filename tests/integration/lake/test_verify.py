@@ -259,7 +259,8 @@ def test_what_has_no_current_table_is_told(
     pg15.execute(
         "CREATE TABLE keyless (n int); CREATE TABLE never (id int PRIMARY KEY, on_day date);"
         "CREATE TABLE removed (id int PRIMARY KEY); CREATE TABLE kept (id int PRIMARY KEY);"
-        "CREATE TABLE emptied (id int PRIMARY KEY)"
+        "CREATE TABLE emptied (id int PRIMARY KEY); CREATE TABLE empty (id int);"
+        "CREATE TABLE before (id int PRIMARY KEY); INSERT INTO before VALUES (1)"
     )
     path = tmp_path / "lake"
     with service_in_process(tmp_path / "data") as service:
@@ -280,6 +281,8 @@ def test_what_has_no_current_table_is_told(
         found = verify(VerifySettings(path, pg15.dsn, grpc=service.grpc_address), spark=spark)
         by_name = {table.table.removeprefix("public."): table for table in found.tables}
         assert by_name.keys() == {"keyless", "never", "removed", "kept", "emptied"}
+        # Of the rows from before the slot nobody has loaded any.
+        assert found.absent == ("public.before",)
         assert "no primary key and no replica identity" in by_name["keyless"].skipped
         assert "in quarantine" in by_name["never"].skipped
         removed = by_name["removed"]

@@ -44,7 +44,7 @@ from spillway.lake.shape.changes import changes_of, shape_from_text
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import OLD_KEY, fingerprint, relation_of, table_of
 from spillway.lake.state import quarantine
-from spillway.lake.state.loads import is_loading, load_state, loaded_tables
+from spillway.lake.state.loads import Stage, is_loading, load_state, loaded_tables
 from spillway.lake.state.quarantine import QUARANTINE
 from spillway.lake.tables.contract import check_key, relation_of_all, row_key
 from spillway.pg.lsn import Lsn
@@ -359,7 +359,7 @@ class Planner:
         for schema, first, last in part.schemas:
             attached = attached_of(schema)
             # What a load was later than is in nobody's way.
-            if self._is_behind(directory, attached.commit_lsn if attached else last[0]):
+            if self._is_loaded(directory, attached.commit_lsn if attached else last[0]):
                 continue
             if attached is not None:
                 reason = attached_reason(attached, part.relation.name)
@@ -549,6 +549,17 @@ class Planner:
             return known
         at = (state.lsn_value, 0)
         return shape_from_text(state.shape, at) if known is None or known.first < at else known
+
+    def _is_loaded(self, directory: str, lsn: int) -> bool:
+        """Say whether a table's current state has what commits at *lsn* from a load, or will.
+
+        While a load copies, other DDL of its table waits, but not ATTACH PARTITION: that may be
+        later than what is copied.
+        """
+        state = load_state(self._path, directory)
+        if state is not None and state.stage == Stage.COPYING:
+            return state.lsn_value > lsn
+        return self._is_behind(directory, lsn)
 
     def _is_behind(self, directory: str, lsn: int) -> bool:
         """Say whether a table has nothing to follow at *lsn*: its current state is of later, or

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -24,6 +24,9 @@ from spillway.lake.commands.options import (
 from spillway.lake.commands.options import conf as spark_conf
 from spillway.lake.state import commit_points
 from spillway.storage.place import lake_path
+
+#: tables that are named, of which the lake has nothing
+_SHOWN: Final = 10
 
 
 def verify(
@@ -83,6 +86,13 @@ def verify(
     if skipped:
         said += f", {skipped} not compared"
     typer.echo(f"{len(found.tables)} tables, {rows} rows, as of {found.lsn}: {said}")
+    if found.absent:
+        shown = ", ".join(found.absent[:_SHOWN])
+        more = f" and {len(found.absent) - _SHOWN} more" if len(found.absent) > _SHOWN else ""
+        typer.echo(
+            "the lake has nothing of these tables, which have rows at the source: "
+            f"{shown}{more} (spillway lake load; or leave them out by --table of the job)"
+        )
     if found.refused is not None:
         # The others are told of by now; whoever had this run hears of what is to be mended.
         raise found.refused

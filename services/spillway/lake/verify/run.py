@@ -105,6 +105,8 @@ class Verification:
     tables: list[TableComparison]
     #: what one of them could not be compared for, which is said of each
     refused: SpillwayError | None = None
+    #: tables with rows at the source that the job follows, and of which the lake has nothing
+    absent: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -189,6 +191,11 @@ class _Verifier:
             with boundaries.hold(path):
                 there = {table.name: table for table in self._source.tables(())}
                 wanted = self._wanted()
+                absent = tuple(
+                    name
+                    for name, table in sorted(there.items())
+                    if table.size_bytes and name not in wanted and self._is_followed(name)
+                )
                 snapshot = self._snapshot([there[name] for name in wanted if name in there])
                 held.callback(snapshot.close)
                 held.enter_context(boundaries.request(path, snapshot.lsn))
@@ -208,7 +215,12 @@ class _Verifier:
                 outcome = self._isolated(name, directory, snapshot, pin, tables)
                 self._on_table(outcome)
                 outcomes.append(outcome)
-        return Verification(pin.lsn, outcomes, next(iter(self._refused.values()), None))
+        refused = next(iter(self._refused.values()), None)
+        return Verification(pin.lsn, outcomes, refused, absent)
+
+    def _is_followed(self, name: str) -> bool:
+        """Say whether a table that is not named is one of the lake's all the same."""
+        return not self._settings.tables and (not self._job.tables or name in self._job.tables)
 
     def _snapshot(self, tables: list[SourceTable]) -> SourceSnapshot:
         """Take a snapshot of the source, without the tables that it refuses."""
