@@ -43,6 +43,8 @@ class ApplySettings:
     copy_data: bool = True
     #: the subscription has followed its slot before
     has_begun: bool = False
+    #: somebody wished that its tables become what is published, and no program has done that yet
+    refreshes: bool = False
     #: the slot may have been moved up to here past what the target has
     skip_to: Lsn = Lsn(0)  # noqa: RUF009 - immutable
     source_dsn: str = field(default="", repr=False)

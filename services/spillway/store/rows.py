@@ -100,8 +100,9 @@ class SubscriptionRow:
     two_phase: bool = False
     #: of the slot's output plugin
     options: Mapping[str, str] = field(default_factory=dict)
-    #: creating, created, begun (a program follows the slot), copied (all tables are), dropping,
-    #: dropping_all: what is to be done next, whoever dies in between
+    #: creating, created, begun (a program follows the slot), copied (all tables are), refreshed
+    #: (as begun, and the next program is to look which tables there are), dropping, dropping_all:
+    #: what is to be done next, whoever dies in between
     phase: str = "creating"
     #: what commits before it and is not in the target is given up
     skip_lsn: Lsn | None = None
@@ -111,6 +112,11 @@ class SubscriptionRow:
     error_code: str | None = None
     hint: str | None = None
     created_at: datetime = field(default_factory=_now)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a program has followed its slot."""
+        return self.phase in ("begun", "copied", "refreshed")
 
 
 @dataclass(frozen=True, slots=True)

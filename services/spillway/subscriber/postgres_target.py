@@ -209,6 +209,8 @@ def _program(command: str, plan: RunPlan, *more: str) -> Program:
         words.append("--no-copy-data")
     if plan.has_begun:
         words.append("--has-begun")
+    if plan.refreshes:
+        words.append("--refresh")
     options = {name: value for name, value in plan.target.items() if name != "kind"}
     return Program(tuple(words), {OPTIONS_VARIABLE: json.dumps(options), SOURCE_VARIABLE: plan.dsn})
 

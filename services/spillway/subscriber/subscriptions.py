@@ -322,8 +322,8 @@ class Subscriptions:
                     self._changed_target(supervisor, kind, wanted["target"])
                 columns = (*wanted, "resolved_tables", "error", "error_code", "hint")
                 values = {c: getattr(altered, c) for c in columns}
-                if supervisor.row.phase == "copied" and {"tables", "publications"} & wanted.keys():
-                    values["phase"] = "begun"
+                if supervisor.row.has_begun and {"tables", "publications"} & wanted.keys():
+                    values["phase"] = "refreshed"
                 await self._update(supervisor, **values)
             return await self._info(supervisor)
 
@@ -346,11 +346,12 @@ class Subscriptions:
             if is_same and kind.refreshes_more and not supervisor.status.has_copies_under_way:
                 # It looks again when it begins. One that copies will, when that is done.
                 async with self._stopped(supervisor):
-                    pass
+                    if supervisor.row.has_begun:
+                        await self._update(supervisor, phase="refreshed")
             if not is_same:
                 found = replace(row, resolved_tables=resolved)
                 await self._check_readable(found, {*(row.resolved_tables or ())})
-                phase = "begun" if row.phase == "copied" else row.phase
+                phase = "refreshed" if supervisor.row.has_begun else supervisor.row.phase
                 await self._update(supervisor, resolved_tables=resolved, phase=phase)
                 if not supervisor.is_started:
                     self._start(supervisor)
@@ -715,7 +716,7 @@ class Subscriptions:
         if not row.copy_data:
             kind.check_without_copy(checked)
         if kind.place(checked) != kind.place(row.target):
-            if row.phase in ("begun", "copied"):
+            if row.has_begun:
                 raise Conflict(
                     f'subscription "{row.name}" has filled its target; another one would lack what '
                     "is there",
@@ -723,7 +724,7 @@ class Subscriptions:
                     field="target",
                 )
             self._check_place(row.name, kind, checked)
-        elif row.phase in ("begun", "copied"):
+        elif row.has_begun:
             before = kind.fixed(row.target)
             for name, value in kind.fixed(checked).items():
                 if value != before[name]:

@@ -441,7 +441,8 @@ class Supervisor:
             publications=None if row.publications is None else tuple(row.publications),
             copy_data=row.copy_data and row.phase != "copied",
             copies=row.copy_data,
-            has_begun=row.phase in ("begun", "copied"),
+            has_begun=row.has_begun,
+            refreshes=row.phase not in ("begun", "copied"),
             origin=row.origin,
             streaming=row.streaming,
             two_phase=row.two_phase,
@@ -539,9 +540,11 @@ class Supervisor:
         if not status.begun or status.error is not None:
             return
         row = self.row
-        # Tables that are no part of this run yet are still to be copied.
-        done = not status.has_first_copies and row.resolved_tables == self._tables
-        phase = "copied" if done else "begun"
+        if row.resolved_tables != self._tables:
+            # Tables that are no part of this run yet are the next one's.
+            phase = "refreshed"
+        else:
+            phase = "begun" if status.has_first_copies else "copied"
         if row.phase != phase or row.error_code is not None:
             try:
                 self.row = await service.metadata.update_subscription(

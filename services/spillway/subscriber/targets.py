@@ -68,6 +68,8 @@ class RunPlan:
     copies: bool
     #: it has followed its slot before
     has_begun: bool
+    #: somebody wished it to look which tables there are, and no program has since
+    refreshes: bool
     origin: str
     streaming: str
     two_phase: bool

@@ -196,7 +196,7 @@ def test_a_table_that_is_added_later_catches_up_with_the_stream(room: Room) -> N
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        sync.refresh()
+        sync.look_again()
 
         # The worker is at what is decoded: it is ahead of the table's copy.
         def is_handed_over() -> bool:
@@ -307,7 +307,7 @@ def test_the_slot_is_held_for_a_table_that_has_to_catch_up(room: Room) -> None:
         database.execute("CREATE TABLE late (id int PRIMARY KEY)")
     position = lsn_now(source)
     sync.at_boundary(position)
-    sync.refresh()
+    sync.look_again()
     sync.start()
     wait_until("it is copied", lambda: _states(sync).get("late") == "f")
     lsn = sync.states.all()["public", "late"].lsn
@@ -423,10 +423,14 @@ def test_beside_rows_that_were_there_it_is_not_copied_anew(room: Room) -> None:
     assert len(_rows(target)) == 3001
     target.execute("TRUNCATE t0")
     source.execute("DROP PUBLICATION p; CREATE PUBLICATION p")
-    sync.refresh()
+    sync.stop()
+    # A refresh is a program's first look.
+    sync = ends.sync(told)
+    sync.start()
+    sync.look_again()
     wait_until("it is left out", lambda: not look())
     source.execute("ALTER PUBLICATION p ADD TABLE t0")
-    sync.refresh()
+    sync.look_again()
     wait_until("it is copied", lambda: _states(sync) == {"t0": "f"}, lambda: str(told.sentences))
     assert _rows(target) == _rows(source)
     sync.stop()
@@ -841,8 +845,11 @@ def test_what_is_altered_while_it_is_copied_is_copied_anew(room: Room) -> None:
     assert "is not published on the source any more" in dropped.error
     # Its remedy.
     assert "A refresh forgets it" in dropped.error
+    sync.stop()
+    # A refresh is a program's first look.
+    sync = ends.sync(Told())
     sync.start()
-    sync.refresh()
+    sync.look_again()
     wait_until("it is forgotten", lambda: "t3" not in _states(sync))
     sync.stop()
 
@@ -907,7 +914,7 @@ def test_catching_up_beside_the_stream_is_stopped_while_it_waits_for_a_lock(
     for database in (source, target):
         database.execute("CREATE TABLE late (id int PRIMARY KEY)")
     sync.start()
-    sync.refresh()
+    sync.look_again()
     wait_until("it is copied", lambda: _states(sync).get("late") == "f")
     source.execute("INSERT INTO late VALUES (1)")
     upto = lsn_now(source)

@@ -285,6 +285,7 @@ def plan(**changed: Any) -> RunPlan:
         "copy_data": True,
         "copies": True,
         "has_begun": False,
+        "refreshes": False,
         "origin": "any",
         "streaming": "off",
         "two_phase": False,

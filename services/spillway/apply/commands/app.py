@@ -83,6 +83,9 @@ NoCopyData = Annotated[
     bool, typer.Option("--no-copy-data", help="Leave out what is in the tables already.")
 ]
 HasBegun = Annotated[bool, typer.Option("--has-begun", help="It has followed its slot before.")]
+Refresh = Annotated[
+    bool, typer.Option("--refresh", help="Forget tables that are not published any more.")
+]
 
 
 def _settings(
@@ -99,6 +102,7 @@ def _settings(
     skip_to: SkipTo = None,
     no_copy_data: NoCopyData = False,
     has_begun: HasBegun = False,
+    refresh: Refresh = False,
 ) -> ApplySettings:
     given = os.environ.get(OPTIONS_VARIABLE, "")
     if not given:
@@ -126,6 +130,7 @@ def _settings(
         only_local=only_local,
         copy_data=not no_copy_data,
         has_begun=has_begun,
+        refreshes=refresh,
         skip_to=Lsn.parse(skip_to) if skip_to else Lsn(0),
         source_dsn=os.environ.get(SOURCE_VARIABLE, ""),
     )

@@ -300,7 +300,7 @@ class SchemaChanges:
     def _refresh(self, sync: TableSync) -> None:
         # Which asks the source as well, and not before it shows what the event is of.
         with self._following.source.connected():
-            sync.refresh()
+            sync.look_again()
 
     def _take_over(self, event: Mapping[str, Any], name: TableName, head: TransactionHead) -> bool:
         """Have the stream go on with a partition that is published by itself from here on, with

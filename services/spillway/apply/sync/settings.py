@@ -46,3 +46,5 @@ class SyncSettings:
     prepared: str = ""
     #: a table that the stream can't write leaves the others alone
     sets_aside: bool = False
+    #: the first look at what is published is a refresh
+    refreshes: bool = True

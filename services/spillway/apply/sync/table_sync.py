@@ -12,6 +12,11 @@ becomes the stream's :mod:`hand_over`'s.
 
 The source is asked which tables it publishes whenever the program begins. If it can't be, and every
 table is the stream's already, the stream goes on without it: the service has the WAL.
+
+That it is asked is no refresh. What it publishes now is not what it published when that happened
+which the stream is yet to bring, and may be another thing tomorrow: a table that is left out of a
+publication, or dropped, goes on to be the subscription's, and no table that has rows of one which
+is takes its place, before somebody wishes a refresh.
 """
 
 from __future__ import annotations
@@ -112,6 +117,8 @@ class TableSync:
         self._position = 0
         self._sequences_at = 0.0
         self._aside_look_at = 0.0
+        #: the next look at what is published is a refresh that somebody wished
+        self._is_refresh = settings.refreshes
         #: partitions that the stream has yet to detach, by the LSN where it has
         self._to_be_detached: Mapping[TableName, int] = {}
         #: how sequences stood when they were last set; None: never yet
@@ -214,13 +221,13 @@ class TableSync:
     def _list_at_start(self) -> bool:
         """Look which tables there are; return whether the source could be asked."""
         try:
-            self.list_tables()
+            self.list_tables(is_start=True)
         except SourceError as error:
             tables = self.states.all().values()
             if not tables or not all(table.is_synchronized for table in tables):
                 raise
             self._tell(f"table sync: {error.message}: the stream goes on without the source")
-            self.refresh()
+            self.look_again()
             return False
         return True
 
@@ -291,10 +298,8 @@ class TableSync:
         self._tell(f"{'.'.join(key)} is set aside at {Lsn(position)}: {error.message}")
         return True
 
-    def refresh(self) -> None:
-        """Look soon which tables are published: new ones are copied, others forgotten. As ALTER
-        SUBSCRIPTION … REFRESH PUBLICATION.
-        """
+    def look_again(self) -> None:
+        """Look soon which tables are published: new ones are copied."""
         self._refreshing.set()
         self._wanted.set()
 
@@ -319,13 +324,15 @@ class TableSync:
 
     # --- what is there ------------------------------------------------------------------------
 
-    def list_tables(self) -> None:
+    def list_tables(self, *, is_start: bool = False) -> None:
         """Bring the states in line with what is published, and make what the target lacks.
 
         A table that the stream has, and that has been attached to one that is published by its
         root, stays: its changes are the root's from there on. One that has been detached from it is
         not added before the stream has come there: it has the table's rows until then, and is to
-        go on with them.
+        go on with them. What is no refresh forgets nothing; and what is not asked for, as the
+        program only begins, adds no table whose rows known ones have, or that has theirs: that is
+        so where publish_via_partition_root was changed.
 
         Raises:
             SpillwayError: a publication is missing, or a side can't be reached.
@@ -345,6 +352,10 @@ class TableSync:
             gone -= {key for key in streamed if relation_ids[key] in attached}
             more = found.keys() - known.keys() - set(renamed.values())
             more -= self._yet_to_be_detached(source, more)
+            if not self._is_refresh:
+                gone = set()
+            if not self._is_refresh and is_start:
+                more -= _of_the_same_rows(source, {key: found[key] for key in more}, relation_ids)
         kept = (known.keys() & found.keys()) - renamed.keys()
         identified = {key: found[key] for key in more | kept if relation_ids.get(key) != found[key]}
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
@@ -363,6 +374,7 @@ class TableSync:
                         self.states.store(target, table)
             self.states.forgotten(gone)
             self.states.changed(*new)
+        self._is_refresh = False
 
     def _yet_to_be_detached(self, source: Connection, new: Collection[TableName]) -> set[TableName]:
         """Return which of the tables that are published by now are partitions of known ones on the
@@ -463,3 +475,14 @@ class TableSync:
             # What was asked for is still to be done.
             self._refreshing.set()
             raise
+
+
+def _of_the_same_rows(
+    source: Connection, new: Mapping[TableName, int], known: Mapping[TableName, int]
+) -> set[TableName]:
+    """Return which of the *new* tables are partitions of *known* ones, or have such partitions, by
+    their OIDs on the source.
+    """
+    under = below(source, new.values(), known.values())
+    above = {oid for oid in new.values() if below(source, known.values(), [oid])}
+    return {key for key, oid in new.items() if oid in under | above}
