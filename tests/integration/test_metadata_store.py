@@ -228,14 +228,16 @@ async def test_lease_changes_hands_only_when_it_may(store: MetadataStore) -> Non
 
 async def test_a_holder_that_lost_its_lease_while_it_ran_waits(store: MetadataStore) -> None:
     """A copy of its data directory may have taken it under the same name."""
-    assert await store.lease_holder("r") is None
+    assert await store.lease("r") is None
     token = await store.acquire_lease("r", "a", 60)
     assert token is not None
-    assert await store.lease_holder("r") == "a"
+    stands = await store.lease("r")
+    assert stands is not None
+    assert stands.holder == "a"
     assert await store.acquire_lease("r", "a", 60, restarted=False) is None
     assert await store.renew_lease("r", token, 60)
     await store.release_lease("r", token)
-    assert await store.lease_holder("r") is None
+    assert await store.lease("r") is None
     assert await store.acquire_lease("r", "a", 60, restarted=False) is not None
 
 
@@ -406,7 +408,7 @@ async def test_a_process_that_stands_still_in_a_write_keeps_no_lease(
     """A machine that is suspended within a transaction, or whose network is gone: its connection
     stays, and would lock the lease for as long. PostgreSQL ends the transaction.
     """
-    monkeypatch.setattr("spillway.store.database.IDLE_S", 1)
+    monkeypatch.setattr("spillway.store.engines.IDLE_S", 1)
     url = f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}"
     store = MetadataStore(url)
     await store.migrate()

@@ -26,7 +26,7 @@ from spillway.receiver import wal_reader, walreceiver
 from spillway.receiver.wal_reader import AppendedWal
 from spillway.service import readiness
 from spillway.sessions import source
-from spillway.store import database
+from spillway.store import engines, patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_PROBE_S", 0.1)
     monkeypatch.setattr(source, "_SILENT_S", 1.0)
     monkeypatch.setattr(walreceiver, "_ASK_S", 0.2)
-    monkeypatch.setattr(database, "TIMEOUT_S", 2)
+    monkeypatch.setattr(patience, "TIMEOUT_S", 2)
+    monkeypatch.setattr(engines, "TIMEOUT_S", 2)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -267,13 +267,6 @@ class MetadataStore:
         taken = await self._leases.write(lambda connection: _row(connection, statement))
         return None if taken is None else int(taken["token"])
 
-    async def lease_holder(self, resource: str) -> str | None:
-        """Say who took the lease on *resource* last, whether it has run out or not; None when it
-        was given back.
-        """
-        stands = await self.lease(resource)
-        return None if stands is None else stands.holder
-
     async def lease(self, resource: str) -> LeaseState | None:
         """Say how the lease on *resource* stands; None when it was given back, or never taken."""
         statement = select(
