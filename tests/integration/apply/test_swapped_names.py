@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.postgresql_subscription import wait_until
 from harness.remedies import remedy, statements
 from harness.subscribed_pair import SubscribedPair, subscribed_pair
 from harness.tiers import deep
@@ -107,6 +108,48 @@ def test_a_table_whose_name_was_a_dropped_ones(pair: SubscribedPair, wished: str
     if wished == "apply":
         pair.catch_up()
         assert pair.target.value("SELECT count(*) FROM u") == 3
+
+
+@pytest.mark.parametrize("remedy_is", ["DROP", deep("TRUNCATE")])
+@pytest.mark.parametrize("stopped", [False, deep(True)], ids=["running", "disabled"])
+def test_a_table_that_is_made_again(pair: SubscribedPair, remedy_is: str, stopped: bool) -> None:
+    """What was dropped stays on the target: the new one is copied, and not into the former."""
+    pair.both("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pair.source.execute("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pair.create(on_schema_change="apply", create_tables=True)
+    if stopped:
+        pair.service.call("POST", f"/subscriptions/{pair.name}/disable")
+    pair.source.execute("INSERT INTO t VALUES (3, 'last')")
+    pair.transaction(
+        "DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t VALUES (1, 'new')",
+    )  # fmt: skip
+    pair.source.execute("INSERT INTO t VALUES (4, 'new')")
+    if stopped:
+        pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    error = pair.paused()["error"]
+    assert "has rows of the one of that name which the source has dropped" in error["message"]
+    assert pair.target.value("SELECT count(*) FROM t") == 3
+    (statement,) = statements(remedy(error, "target_schema_change"))
+    assert "TRUNCATE it" in error["hint"]
+    pair.target.execute(statement if remedy_is == "DROP" else "TRUNCATE t")
+    pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
+    pair.catch_up()
+    wait_until(
+        "it is copied",
+        lambda: (
+            pair.target.query("SELECT to_regclass('t')") != [(None,)]
+            and pair.target.query("SELECT * FROM t ORDER BY 1") == [(1, "new"), (4, "new")]
+        ),
+        pair.told,
+    )
+    pair.source.execute("UPDATE t SET v = 'newer'")
+    pair.catch_up()
+    wait_until(
+        "its changes come",
+        lambda: pair.target.query("SELECT * FROM t ORDER BY 1") == [(1, "newer"), (4, "newer")],
+        pair.told,
+    )
 
 
 @pytest.mark.long

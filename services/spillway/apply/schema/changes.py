@@ -24,6 +24,7 @@ from spillway.apply.schema.following import Following
 from spillway.apply.schema.names_in_the_way import aside
 from spillway.apply.schema.plan import is_attached
 from spillway.apply.sync.deferred_ddl import ancestors
+from spillway.apply.sync.first_copy import has_rows
 from spillway.errors import TargetSchemaChange
 from spillway.pg.lsn import Lsn
 
@@ -131,6 +132,7 @@ class SchemaChanges:
             return False
         if event["kind"] == "create_table" and self._sync is not None:
             # It is copied as any table that is published later, and made where that is wished.
+            self._make_again(event, head, self._sync)
             self._refresh(self._sync)
         if self._is_for_another(event, head):
             return False
@@ -278,6 +280,31 @@ class SchemaChanges:
             raise TablesBehind(waits_for, head.commit_lsn)
 
     # ---- what is done
+
+    def _make_again(self, event: Mapping[str, Any], head: TransactionHead, sync: TableSync) -> None:
+        """Forget the table that had the name of one that is made, which the source has dropped: the
+        new one is copied like any other. What the target has of the former stays, so that it is a
+        pause as long as that has rows.
+        """
+        name, oid = (event["schema"], event["table"]), event["oid"]
+        connection, states = self._session.connection, sync.states
+        known, publications = states.all().get(name), self._selection.publications
+        if known is None or not known.is_synchronized or head.kind == _PREPARED:
+            return
+        if states.relation_ids(connection).get(name, oid) == oid or (
+            publications is not None
+            and not self._following.source.publishes(publications, oid, list(ancestors(event)))
+        ):
+            return
+        if has_rows(connection, *self._rename(*name)):
+            try:
+                self._following.refuse_made_again(event, head.commit_lsn, head.xid)
+            except TargetSchemaChange:
+                self._tell(event)
+                raise
+        states.forget(connection, [name])
+        states.load(connection)
+        self._has_changed = True
 
     def _create(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
         return event["after"]["parent"] is not None and self._follow(event, head)

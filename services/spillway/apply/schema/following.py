@@ -5,7 +5,7 @@ over, brought to the target's table, or refused.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import psycopg
 from psycopg import sql
@@ -124,21 +124,61 @@ class Following:
             return
         name, event = left[0]
         commit_lsn, xid = self._place
-        self.refused = event
         before = event["before"]
-        schema, table = name
-        statement = (
+        self._refuse_former(
+            event,
+            f"gives table {before['schema']}.{before['table']} the name "
+            f"{event['schema']}.{event['table']}, and the target has another table "
+            f"{'.'.join(name)}, which the source has dropped or never had",
             f"ALTER TABLE {sql.Identifier(*name).as_string()} RENAME TO "
-            f"{sql.Identifier(_before(table)).as_string()}"
+            f"{sql.Identifier(_before(name[1])).as_string()}",
+            "It may be dropped there as well.",
+            commit_lsn,
+            xid,
         )
+
+    def refuse_made_again(self, event: Mapping[str, Any], commit_lsn: int, xid: int) -> NoReturn:
+        """Raise that the table of a create_table event is not followed, because the target's has
+        rows of another one that had its name.
+
+        Args:
+            event: see docs/reference/ddl-events.md.
+            commit_lsn: of its transaction.
+            xid: of its transaction.
+
+        Raises:
+            TargetSchemaChange: always.
+        """
+        name = self._rename(event["schema"], event["table"])
+        self._refuse_former(
+            event,
+            f"makes table {event['schema']}.{event['table']}, and the target's table "
+            f"{'.'.join(name)} has rows of the one of that name which the source has dropped",
+            # Under another name its indexes would have theirs, which the new one's are to get.
+            f"DROP TABLE {sql.Identifier(*name).as_string()}",
+            "The new one is copied, once it is made as it is on the source, which create_tables "
+            "does. Or TRUNCATE it, where its definition is that of the new one.",
+            commit_lsn,
+            xid,
+        )
+
+    def _refuse_former(
+        self,
+        event: Mapping[str, Any],
+        what: str,
+        statement: str,
+        also: str,
+        commit_lsn: int,
+        xid: int,
+    ) -> NoReturn:
+        """Raise that the target's table is another than the event's, which *statement* mends."""
+        self.refused = event
         raise TargetSchemaChange(
-            f"transaction {xid}, which commits at {Lsn(commit_lsn)}, gives table "
-            f"{before['schema']}.{before['table']} the name {event['schema']}.{event['table']}, "
-            f"and the target has another table {schema}.{table}, which the source has "
-            "dropped or never had; everything before it is applied",
-            hint=f"On the target: {statement}; then: {self._how_to_go_on}. It may be dropped "
-            "there as well. Or, to leave the target's tables as they are: give the target "
-            "on_schema_change ignore, and enable the subscription.",
+            f"transaction {xid}, which commits at {Lsn(commit_lsn)}, {what}; everything before it "
+            "is applied",
+            hint=f"On the target: {statement}; then: {self._how_to_go_on}. {also} Or, to leave the "
+            "target's tables as they are: give the target on_schema_change ignore, and enable the "
+            "subscription.",
             relation=f"{event['schema']}.{event['table']}",
             partition_of=[".".join(above) for above in ancestors(event).values()],
             lsn=str(Lsn(commit_lsn)),

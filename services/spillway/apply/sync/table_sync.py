@@ -76,6 +76,29 @@ _ASIDE_LOOK_S: Final = 2.0
 _ATTEMPTS: Final = 6
 
 
+class _Ahead:
+    """Tables of which the source shows what the stream has yet to come to."""
+
+    def __init__(self) -> None:
+        #: where the source was when that was seen first
+        self._seen_at: Mapping[TableName, int] = {}
+
+    def still(
+        self, tables: set[TableName], position: int, seen_at: Callable[[], int]
+    ) -> set[TableName]:
+        """Return which of *tables*, all of which it is so, the stream has not come to; *seen_at*
+        says where the source is.
+        """
+        now = seen_at() if tables - self._seen_at.keys() else 0
+        at = {key: self._seen_at.get(key, now) for key in tables}
+        self._seen_at = {key: lsn for key, lsn in at.items() if position < lsn}
+        return set(self._seen_at)
+
+    def is_passed(self, position: int) -> bool:
+        """Say whether the stream has come to one of them."""
+        return any(lsn <= position for lsn in self._seen_at.values())
+
+
 class TableSync:
     """See the module's docstring.
 
@@ -119,8 +142,9 @@ class TableSync:
         self._aside_look_at = 0.0
         #: the next look at what is published is a refresh that somebody wished
         self._is_refresh = settings.refreshes
-        #: partitions that the stream has yet to detach, by the LSN where it has
-        self._to_be_detached: Mapping[TableName, int] = {}
+        #: partitions that the stream has yet to detach, and tables that it has yet to find made
+        #: again by their names
+        self._to_be_detached, self._to_be_made = _Ahead(), _Ahead()
         #: how sequences stood when they were last set; None: never yet
         self.sequences: sequences.SequenceSync | None = None
         self._thread: threading.Thread | None = None
@@ -356,8 +380,13 @@ class TableSync:
                 gone = set()
             if not self._is_refresh and is_start:
                 more -= _of_the_same_rows(source, {key: found[key] for key in more}, relation_ids)
-        kept = (known.keys() & found.keys()) - renamed.keys()
-        identified = {key: found[key] for key in more | kept if relation_ids.get(key) != found[key]}
+            kept = (known.keys() & found.keys()) - renamed.keys()
+            other = {key for key in more | kept if relation_ids.get(key) != found[key]}
+            # One that was made again is the former as long as the stream has not met its event.
+            again = kept & other & relation_ids.keys() if self._follows_ddl else set()
+            at = self._position
+            other -= self._to_be_made.still(again, at, lambda: source_lsn(source))
+        identified = {key: found[key] for key in other}
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
         # Before their states: a table that is ready as it is has to be there.
         self.missing.make(more | (init - gone))
@@ -382,23 +411,15 @@ class TableSync:
         """
         renamed = self._settings.rename
         above = {renamed(*key) for key in self.states.all()}
-        if not (self._follows_ddl and new and above):
-            self._to_be_detached = {}
-            return set()
-        named = {renamed(*key): key for key in new}
-        with self._sides.target_session() as target:
-            rows = target.execute(
-                _PARTITIONS, [list(column) for column in zip(*named, strict=True)]
-            )
-            found = {named[row[:2]] for row in rows if row[2:] in above}
-        if found:
-            seen = source_lsn(source)
-            found_at = {key: self._to_be_detached.get(key, seen) for key in found}
-            found = {key for key, at in found_at.items() if self._position < at}
-            self._to_be_detached = {key: found_at[key] for key in found}
-        else:
-            self._to_be_detached = {}
-        return found
+        found: set[TableName] = set()
+        if self._follows_ddl and new and above:
+            named = {renamed(*key): key for key in new}
+            with self._sides.target_session() as target:
+                rows = target.execute(
+                    _PARTITIONS, [list(column) for column in zip(*named, strict=True)]
+                )
+                found = {named[row[:2]] for row in rows if row[2:] in above}
+        return self._to_be_detached.still(found, self._position, lambda: source_lsn(source))
 
     def _renamed(
         self, relation_ids: Mapping[TableName, int], found: Mapping[TableName, int]
@@ -450,7 +471,10 @@ class TableSync:
                 if self._refreshing.is_set():
                     self._refreshing.clear()
                     self._refresh()
-                elif any(at <= self._position for at in self._to_be_detached.values()):
+                elif any(
+                    one.is_passed(self._position)
+                    for one in (self._to_be_detached, self._to_be_made)
+                ):
                     self.list_tables()
                 elif self._sequences_at and time.monotonic() >= self._sequences_at:
                     self.synchronize_sequences()
