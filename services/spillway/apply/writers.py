@@ -284,7 +284,10 @@ class Writers:
         copied are in the copy.
         """
         assert self.sync is not None
-        return self.sync.states.should_apply(relation.schema, relation.name, commit_lsn)
+        states, key = self.sync.states, (relation.schema, relation.name)
+        if key not in states.all():
+            key = self.sync.known_as(relation.relation_id) or key
+        return states.should_apply(*key, commit_lsn)
 
     def may_prepare(self) -> bool:
         """Say whether what is prepared on the source has all of its rows here: each table is the

@@ -1,5 +1,6 @@
 """What a publication has changes, and nobody refreshes: the tables stay those of the last refresh,
-as PostgreSQL's subscription has them, whoever was stopped or killed meanwhile.
+as PostgreSQL's subscription has them, whoever was stopped or killed meanwhile. And tables that get
+other names, of which somebody has to hear.
 """
 
 from __future__ import annotations
@@ -150,3 +151,30 @@ def test_publishing_by_another_way_copies_nothing(published: SideBySide, *, via_
         sides.source.execute(switch.format(via_root))
         sides.source.execute("INSERT INTO r VALUES (4, 'as ever')")
         assert sides.same("r") == [[*there, '(4,"as ever")']]
+
+
+@pytest.mark.parametrize("restarts", [False, deep(True)])
+def test_a_table_that_is_renamed_on_both_sides_goes_on(
+    published: SideBySide, *, restarts: bool
+) -> None:
+    """Nobody follows DDL. Until the target has the new name, it is missing there."""
+    sides = published
+    sides.source.execute("ALTER PUBLICATION p ADD TABLE kept")
+    try:
+        with sides.subscribed("x", "p", copy_data=True):
+            sides.source.execute("INSERT INTO kept VALUES (1, 'followed')")
+            sides.caught_up()
+            since = sides.log_size()
+            sides.source.execute("ALTER TABLE kept RENAME TO renamed")
+            sides.source.execute("INSERT INTO renamed VALUES (2, 'renamed')")
+            sides.wait_logged('(relation "public.renamed" does not exist)', since)
+            assert sides.wait_error("x")["code"] == "target_table_missing"
+            sides.both("ALTER TABLE kept RENAME TO renamed")
+            assert sides.same("renamed") == [["(1,followed)", "(2,renamed)"]]
+            if restarts:
+                _kill(sides)
+            _refresh(sides)
+            sides.source.execute("INSERT INTO renamed VALUES (3, 'refreshed')")
+            assert sides.same("renamed") == [["(1,followed)", "(2,renamed)", "(3,refreshed)"]]
+    finally:
+        sides.everywhere("DROP TABLE IF EXISTS renamed")

@@ -616,3 +616,36 @@ def test_ddl_of_what_is_skipped_that_is_not_done(pair: SubscribedPair) -> None:
     pair.service.call("POST", f"/subscriptions/{pair.name}/enable")
     pair.catch_up()
     assert [row[0] for row in pair.target.query("SELECT id FROM t ORDER BY 1")] == [1, 2, 4]
+
+
+def test_a_table_that_takes_anothers_name_is_copied(pair: SubscribedPair) -> None:
+    """As tools that rebuild a table do it: a new one, filled, and both renamed at once."""
+    there = pair
+    there.both("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    there.create(on_schema_change="apply", create_tables=True)
+    there.source.execute("INSERT INTO t VALUES (1, 'first')")
+    there.catch_up()
+    there.transaction(
+        "CREATE TABLE t_new (id bigint PRIMARY KEY, v text, w int DEFAULT 3)",
+        "INSERT INTO t_new SELECT id, v FROM t",
+        "ALTER TABLE t RENAME TO t_old",
+        "ALTER TABLE t_new RENAME TO t",
+    )
+    there.source.execute("INSERT INTO t VALUES (2, 'new', 9)")
+    there.source.execute("INSERT INTO t_old VALUES (3, 'old')")
+    there.catch_up()
+    wait_until(
+        "the new one is the stream's",
+        lambda: (
+            there.target.query(
+                "SELECT FROM spillway.tables WHERE table_name = 't' AND state IN ('s', 'r')"
+            )
+            != []
+        ),
+        there.told,
+    )
+    there.source.execute("UPDATE t SET v = v || '!'")
+    there.catch_up()
+    for table in ("t", "t_old"):
+        rows = f"SELECT to_jsonb(r)::text FROM {table} r ORDER BY 1"
+        assert there.target.query(rows) == there.source.query(rows), table

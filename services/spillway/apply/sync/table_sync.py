@@ -142,9 +142,14 @@ class TableSync:
         self._aside_look_at = 0.0
         #: the next look at what is published is a refresh that somebody wished
         self._is_refresh = settings.refreshes
-        #: partitions that the stream has yet to detach, and tables that it has yet to find made
-        #: again by their names
-        self._to_be_detached, self._to_be_made = _Ahead(), _Ahead()
+        #: known tables by their OIDs on the source, as of the last look
+        self._known_as: Mapping[int, TableName] = {}
+        #: partitions that the stream has yet to detach
+        self._to_be_detached = _Ahead()
+        #: tables that it has yet to find made again by their names
+        self._to_be_made = _Ahead()
+        #: tables with the name that a known one had before, which it has yet to rename
+        self._to_be_renamed = _Ahead()
         #: how sequences stood when they were last set; None: never yet
         self.sequences: sequences.SequenceSync | None = None
         self._thread: threading.Thread | None = None
@@ -327,6 +332,13 @@ class TableSync:
         self._refreshing.set()
         self._wanted.set()
 
+    def known_as(self, relation_id: int) -> TableName | None:
+        """Return under which name a table of the source is one of the subscription's, if nobody
+        follows DDL: one that was renamed goes on, and is missing on the target until it is renamed
+        there, too, as with PostgreSQL's own, which knows the target's table.
+        """
+        return None if self._follows_ddl else self._known_as.get(relation_id)
+
     @property
     def has_waiting(self) -> bool:
         """Whether the next boundary applies what a table lacks yet."""
@@ -376,8 +388,12 @@ class TableSync:
             gone -= {key for key in streamed if relation_ids[key] in attached}
             more = found.keys() - known.keys() - set(renamed.values())
             more -= self._yet_to_be_detached(source, more)
+            self._note_taken_names(source, found, relation_ids, renamed)
+            same = {} if self._follows_ddl else _under_new_names(known, relation_ids, found)
+            more -= set(same.values())
+            gone -= same.keys()
             if not self._is_refresh:
-                gone = set()
+                gone, same = set(), {}
             if not self._is_refresh and is_start:
                 more -= _of_the_same_rows(source, {key: found[key] for key in more}, relation_ids)
             kept = (known.keys() & found.keys()) - renamed.keys()
@@ -390,11 +406,13 @@ class TableSync:
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
         # Before their states: a table that is ready as it is has to be there.
         self.missing.make(more | (init - gone))
-        if gone or more or identified:
+        if gone or more or identified or same:
             with self._sides.target_session() as target, target.transaction():
                 for key in gone:
                     indexes.make(target, known[key].dropped_indexes)
                 self.states.forget(target, gone)
+                for old, name in same.items():
+                    self.states.move(target, old, name)
                 new = self.states.add(target, more)
                 self.states.identify(target, identified)
                 if not settings.copy_data:
@@ -403,7 +421,15 @@ class TableSync:
                         self.states.store(target, table)
             self.states.forgotten(gone)
             self.states.changed(*new)
+            for old, (schema, name) in same.items():
+                moved = replace(known[old], schema=schema, table=name)
+                self.states.changed(moved, gone=[old])
         self._is_refresh = False
+        self._known_as = {
+            oid: same.get(key, key)
+            for key, oid in (relation_ids | identified).items()
+            if key not in gone
+        }
 
     def _yet_to_be_detached(self, source: Connection, new: Collection[TableName]) -> set[TableName]:
         """Return which of the tables that are published by now are partitions of known ones on the
@@ -420,6 +446,20 @@ class TableSync:
                 )
                 found = {named[row[:2]] for row in rows if row[2:] in above}
         return self._to_be_detached.still(found, self._position, lambda: source_lsn(source))
+
+    def _note_taken_names(
+        self,
+        source: Connection,
+        found: Mapping[TableName, int],
+        relation_ids: Mapping[TableName, int],
+        renamed: Collection[TableName],
+    ) -> None:
+        """Note which tables are to be looked for again once the stream has *renamed* the known ones
+        that they share a name with: there is one row a name.
+        """
+        known = set(relation_ids.values())
+        taken = {key for key in renamed if key in found and found[key] not in known}
+        self._to_be_renamed.still(taken, self._position, lambda: source_lsn(source))
 
     def _renamed(
         self, relation_ids: Mapping[TableName, int], found: Mapping[TableName, int]
@@ -473,7 +513,7 @@ class TableSync:
                     self._refresh()
                 elif any(
                     one.is_passed(self._position)
-                    for one in (self._to_be_detached, self._to_be_made)
+                    for one in (self._to_be_detached, self._to_be_made, self._to_be_renamed)
                 ):
                     self.list_tables()
                 elif self._sequences_at and time.monotonic() >= self._sequences_at:
@@ -499,6 +539,20 @@ class TableSync:
             # What was asked for is still to be done.
             self._refreshing.set()
             raise
+
+
+def _under_new_names(
+    known: Collection[TableName],
+    relation_ids: Mapping[TableName, int],
+    found: Mapping[TableName, int],
+) -> dict[TableName, TableName]:
+    """Return what *known* tables are called on the source by now that have another name there."""
+    names = {oid: key for key, oid in found.items() if key not in known}
+    return {
+        key: names[oid]
+        for key, oid in relation_ids.items()
+        if key in known and key not in found and oid in names
+    }
 
 
 def _of_the_same_rows(
