@@ -322,6 +322,8 @@ class SchemaChanges:
         if self._sync is not None and old != new:
             states, connection = self._sync.states, self._session.connection
             self._has_changed |= states.rename(connection, old, new, event["oid"])
+            # Another may have its old name by now, which no look before this could add.
+            self._refresh(self._sync)
         return has_changed
 
     def _refresh(self, sync: TableSync) -> None:

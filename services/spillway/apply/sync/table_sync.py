@@ -89,10 +89,13 @@ class _Ahead:
         """Return which of *tables*, all of which it is so, the stream has not come to; *seen_at*
         says where the source is.
         """
-        now = seen_at() if tables - self._seen_at.keys() else 0
+        new = tables - self._seen_at.keys()
+        now = seen_at() if new else 0
         at = {key: self._seen_at.get(key, now) for key in tables}
-        self._seen_at = {key: lsn for key, lsn in at.items() if position < lsn}
-        return set(self._seen_at)
+        ahead = {key for key, lsn in at.items() if position < lsn}
+        # A new one is looked for once more in any case: the stream may have come there just now.
+        self._seen_at = {key: at[key] for key in ahead | new}
+        return ahead
 
     def is_passed(self, position: int) -> bool:
         """Say whether the stream has come to one of them."""
@@ -421,13 +424,13 @@ class TableSync:
                         self.states.store(target, table)
             self.states.forgotten(gone)
             self.states.changed(*new)
-            for old, (schema, name) in same.items():
-                moved = replace(known[old], schema=schema, table=name)
+            for old, (schema, new_name) in same.items():
+                moved = replace(known[old], schema=schema, table=new_name)
                 self.states.changed(moved, gone=[old])
         self._is_refresh = False
         self._known_as = {
             oid: same.get(key, key)
-            for key, oid in (relation_ids | identified).items()
+            for key, oid in {**relation_ids, **identified}.items()
             if key not in gone
         }
 
