@@ -99,7 +99,7 @@ SELECT schema_name, table_name, relation_id FROM spillway.relations
 _STORE_RELATION: Final = """
 INSERT INTO spillway.relations VALUES (%s, %s, %s, %s)
     ON CONFLICT (subscription, schema_name, table_name)
-    DO UPDATE SET relation_id = excluded.relation_id
+    DO UPDATE SET relation_id = excluded.relation_id WHERE relations.relation_id = %s
 """
 _DELETE_RELATION: Final = """
 DELETE FROM spillway.relations WHERE subscription = %s AND schema_name = %s AND table_name = %s
@@ -120,6 +120,10 @@ _STORE_RANGE: Final = """
 UPDATE spillway.tables
    SET ranges_done = ranges_done || %s::int, rows = rows + %s, bytes = bytes + %s
  WHERE subscription = %s AND schema_name = %s AND table_name = %s AND state = 'd'
+"""
+_ADD: Final = """
+INSERT INTO spillway.tables (subscription, schema_name, table_name, state)
+VALUES (%s, %s, %s, 'i') ON CONFLICT DO NOTHING
 """
 _READY: Final = """
 UPDATE spillway.tables SET state = 'r'
@@ -225,6 +229,24 @@ class TableStates:
 
     def load(self, connection: Connection) -> None:
         """Read them from the target."""
+        found = self._read(connection)
+        with self._lock:
+            self._replace_locked(found)
+
+    def committed(
+        self, connection: Connection
+    ) -> tuple[Mapping[TableName, TableState], Mapping[TableName, int]]:
+        """Return the tables as the target keeps them, and their OIDs on the source, as far as they
+        are known: both as of one moment, while the stream may be renaming some.
+
+        Args:
+            connection: to the target, with no transaction open.
+        """
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            return self._read(connection), self.relation_ids(connection)
+
+    def _read(self, connection: Connection) -> Mapping[TableName, TableState]:
         found = {}
         for row in connection.execute(_LOAD, [self._subscription]).fetchall():
             schema, table, state, lsn, snapshot, ranges, done, is_ours, indexes, *rest = row
@@ -244,8 +266,7 @@ class TableStates:
                 total,
                 error or "",
             )
-        with self._lock:
-            self._replace_locked(found)
+        return found
 
     # --- for the worker and the writers -------------------------------------------------------
 
@@ -372,7 +393,7 @@ class TableStates:
         values = [self._subscription, *key, str(Lsn(lsn))]
         if not connection.execute(_TAKE_OVER, values).rowcount:
             return False
-        self.identify(connection, {key: relation_id})
+        self.identify(connection, {key: relation_id}, {})
         self.load(connection)
         return True
 
@@ -397,14 +418,11 @@ class TableStates:
         """Add tables that are not known yet, as init; return them: for :meth:`changed`, after the
         commit.
         """
-        new = [TableState(*key) for key in tables if key not in self._tables]
-        for table in new:
-            connection.execute(
-                "INSERT INTO spillway.tables (subscription, schema_name, table_name, state)"
-                " VALUES (%s, %s, %s, 'i')",
-                [self._subscription, table.schema, table.table],
-            )
-        return new
+        return [
+            TableState(*key)
+            for key in tables
+            if connection.execute(_ADD, [self._subscription, *key]).rowcount
+        ]
 
     def relation_ids(self, connection: Connection) -> Mapping[TableName, int]:
         """Return the source's OIDs of tables, as far as they are known."""
@@ -418,11 +436,17 @@ class TableStates:
         row = connection.execute(f"{query}{where}", [self._subscription, relation_id]).fetchone()
         return None if row is None else (row[0], row[1])
 
-    def identify(self, connection: Connection, tables: Mapping[TableName, int]) -> None:
-        """Write down the source's OIDs of tables."""
+    def identify(
+        self,
+        connection: Connection,
+        tables: Mapping[TableName, int],
+        former: Mapping[TableName, int],
+    ) -> None:
+        """Write down the source's OIDs of tables, of those that have *former* ones or none."""
         with connection.cursor() as cursor:
             cursor.executemany(
-                _STORE_RELATION, [[self._subscription, *key, oid] for key, oid in tables.items()]
+                _STORE_RELATION,
+                [[self._subscription, *key, oid, former.get(key)] for key, oid in tables.items()],
             )
 
     def forget(self, connection: Connection, tables: Iterable[TableName]) -> None:

@@ -377,9 +377,8 @@ class TableSync:
             SpillwayError: a publication is missing, or a side can't be reached.
         """
         settings = self._settings
-        known = self.states.all()
         with self._sides.target_session() as target:
-            relation_ids = self.states.relation_ids(target)
+            known, relation_ids = self.states.committed(target)
         with self._sides.source_session() as source:
             found = list_tables(source, settings.publications, settings.selected)
             renamed = self._renamed(relation_ids, found)
@@ -390,6 +389,10 @@ class TableSync:
             attached = below(source, [relation_ids[key] for key in streamed], found.values())
             gone -= {key for key in streamed if relation_ids[key] in attached}
             more = found.keys() - known.keys() - set(renamed.values())
+            if self._follows_ddl:
+                # The source may have renamed it since, whom the stream follows later.
+                named = set(relation_ids.values())
+                more -= {key for key in more if found[key] in named}
             more -= self._yet_to_be_detached(source, more)
             self._note_taken_names(source, found, relation_ids, renamed)
             same = {} if self._follows_ddl else _under_new_names(known, relation_ids, found)
@@ -400,15 +403,17 @@ class TableSync:
             if not self._is_refresh and is_start:
                 more -= _of_the_same_rows(source, {key: found[key] for key in more}, relation_ids)
             kept = (known.keys() & found.keys()) - renamed.keys()
-            other = {key for key in more | kept if relation_ids.get(key) != found[key]}
+            other = {key for key in kept if relation_ids.get(key) != found[key]}
             # One that was made again is the former as long as the stream has not met its event.
             again = kept & other & relation_ids.keys() if self._follows_ddl else set()
             at = self._position
             other -= self._to_be_made.still(again, at, lambda: source_lsn(source))
-        identified = {key: found[key] for key in other}
+            if self._follows_ddl:
+                other -= {key for key in other if found[key] in named}
         init = {key for key, table in known.items() if table.state == SyncState.INIT}
         # Before their states: a table that is ready as it is has to be there.
         self.missing.make(more | (init - gone))
+        identified = {key: found[key] for key in other}
         if gone or more or identified or same:
             with self._sides.target_session() as target, target.transaction():
                 for key in gone:
@@ -417,7 +422,8 @@ class TableSync:
                 for old, name in same.items():
                     self.states.move(target, old, name)
                 new = self.states.add(target, more)
-                self.states.identify(target, identified)
+                identified.update((table.key, found[table.key]) for table in new)
+                self.states.identify(target, identified, relation_ids)
                 if not settings.copy_data:
                     new = [replace(table, state=SyncState.READY) for table in new]
                     for table in new:
