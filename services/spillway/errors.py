@@ -61,6 +61,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── SourceAuthFailed         source_auth_failed
     │   ├── SourceNotPermitted       source_not_permitted
     │   ├── UnknownDatabase          unknown_database
+    │   ├── DatabaseRenamed          database_renamed
     │   ├── UnsupportedVersion       unsupported_version
     │   ├── UnsupportedBuild         unsupported_build
     │   ├── WalLevelNotLogical       wal_level_not_logical
@@ -584,6 +585,15 @@ class UnknownDatabase(SourceError):
 
     code = "unknown_database"
     sqlstate = "3D000"
+
+
+class DatabaseRenamed(SourceError):
+    """A database has another name on the source than the one that it is decoded by here."""
+
+    code = "database_renamed"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "55000"
 
 
 class UnsupportedVersion(SourceError):

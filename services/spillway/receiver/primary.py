@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.conninfo import make_conninfo
 
-from spillway.errors import UnknownDatabase, WalLevelNotLogical
+from spillway.errors import DatabaseRenamed, UnknownDatabase, WalLevelNotLogical
+from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.conninfo import parse_dsn
 from spillway.pg.lsn import Lsn
 from spillway.receiver.source_session import source_session
@@ -92,6 +93,41 @@ def has_database(dsn: str, name: str) -> bool:
     with source_session(dsn) as connection:
         query = "SELECT FROM pg_catalog.pg_database WHERE datname = %s"
         return connection.execute(query, [name]).fetchone() is not None
+
+
+def database_names(dsn: str) -> dict[int, str]:
+    """Return the names that the cluster's databases have now, by their OIDs.
+
+    Raises:
+        SourceError: it can't be asked.
+    """
+    with source_session(dsn) as connection:
+        rows = connection.execute("SELECT oid::bigint, datname::text FROM pg_catalog.pg_database")
+        return {int(oid): name for oid, name in rows}
+
+
+def database_renamed(name: str, now: str) -> DatabaseRenamed:
+    """Make the error of a database that is decoded as *name*, which the server calls *now*."""
+    back = f"ALTER DATABASE {quote_identifier(now)} RENAME TO {quote_identifier(name)};"
+    return DatabaseRenamed(
+        f'database "{name}", which is decoded by that name, is called "{now}" on the source now',
+        hint=f"Give it its name back, after another name for the database that has it now, if one "
+        f"has: {back} Or read its slots to their ends and drop them all: then databases are "
+        "decoded by the names that they have.",
+        database=name,
+        renamed_to=now,
+    )
+
+
+def check_database_name(dsn: str, name: str, oid: int) -> None:
+    """Check that the server's database with *oid* is called *name*, if it is there.
+
+    Raises:
+        DatabaseRenamed: it is called otherwise.
+        SourceError: the server can't be asked.
+    """
+    if (now := database_names(dsn).get(oid, name)) != name:
+        raise database_renamed(name, now)
 
 
 class KeptByPrimary(NamedTuple):

@@ -37,12 +37,14 @@ from spillway.delivery.stream import EngineStream
 from spillway.errors import (
     AdvanceBackward,
     Conflict,
+    DatabaseRenamed,
     DuplicateName,
     InvalidRequest,
     LeaseLost,
     MetadataError,
     NotFound,
     ResultTooLarge,
+    SourceError,
     SpillwayError,
     UnknownSlot,
 )
@@ -309,6 +311,9 @@ class Engine:
 
     async def create_slot(self, spec: SlotSpec) -> SlotInfo:
         """Create a slot that delivers what commits from now on, or from ``start_lsn``."""
+        return await self._create_slot(spec, checks_name=True)
+
+    async def _create_slot(self, spec: SlotSpec, *, checks_name: bool) -> SlotInfo:
         check_slot_name(spec.slot_name)
         self._check_free(spec.slot_name)
         source = self._sources.get(spec.source)
@@ -319,6 +324,8 @@ class Engine:
         validate_options(spec.plugin, plugin_options, context)
         if not self._slots_on(spec.source, spec.database):
             await self._sources.end_session_of_dropped(spec.source, spec.database)
+        if checks_name:
+            await self._check_name(spec.source, spec.database, spec.start_lsn)
         # This may wait for a consistent point, and others need not wait for it.
         session = await self._sources.session(spec.source, spec.database)
         if wants_streaming(spec.plugin, plugin_options, context):
@@ -376,6 +383,19 @@ class Engine:
             )
             return self._info(await self._rows.add(row))
 
+    async def _check_name(self, source: str, database: str, start_lsn: Lsn | None = None) -> None:
+        """Insist that the source means by *database* what is decoded by that name; what begins at a
+        *start_lsn* needs no source that is up.
+        """
+        needed = {s.row.database for s in self._slots.values() if s.row.source == source}
+        try:
+            await self._sources.check_name(source, database, needed)
+        except DatabaseRenamed:
+            raise
+        except SourceError:
+            if start_lsn is None:
+                raise
+
     def _slots_on(self, source: str, database: str) -> list[str]:
         return sorted(
             slot.name
@@ -406,6 +426,7 @@ class Engine:
         """Take a snapshot of the source and hold it for the slot; see the interface."""
         slot = self._slot(slot_name)
         self._leases.held(slot.row.source)
+        await self._check_name(slot.row.source, slot.row.database)
         session = await self._session(slot)
         async with self._exports.taken(
             slot_name,
@@ -463,7 +484,8 @@ class Engine:
         options = row.options
         if plugin not in (None, row.plugin):
             options = slot_options.of_service(options)
-        return await self.create_slot(
+        # It reads what its original reads, whatever the source calls that now.
+        return await self._create_slot(
             SlotSpec(
                 slot_name=new_name,
                 source=row.source,
@@ -475,7 +497,8 @@ class Engine:
                 failover=row.failover and keeps_properties,
                 options=options,
                 start_lsn=slot.confirmed_flush_lsn,
-            )
+            ),
+            checks_name=False,
         )
 
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo:

@@ -51,7 +51,7 @@ from spillway.store.leases import held_by_another
 from spillway.store.rows import SourceRow
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Container, Mapping
     from concurrent.futures import Executor
 
     from spillway.delivery.slot_rows import SlotRows
@@ -524,6 +524,15 @@ class Sources:
         session = self.find_session(name, database)
         if session is not None and session.database_is_gone:
             await self._in_worker(self.get(name).end_session_of_dropped, database)
+
+    async def check_name(self, name: str, database: str, needed: Container[str]) -> None:
+        """Insist that the source means by *database* what is decoded by that name.
+
+        Raises:
+            DatabaseRenamed: it does not, and slots of it, by a name that is in *needed*, are there.
+            SourceError: it can't be asked.
+        """
+        await self._in_worker(self.get(name).check_name, database, needed)
 
     def find_session(self, name: str, database: str) -> Session | None:
         """Return the session of *database* if it is up."""

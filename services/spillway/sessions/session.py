@@ -61,7 +61,7 @@ from spillway.memory import WORTH_BYTES, freed_memory
 from spillway.pg.encoding import readable, server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
-from spillway.receiver.primary import check_wal_level, wal_flush_lsn
+from spillway.receiver.primary import check_database_name, check_wal_level, wal_flush_lsn
 from spillway.sessions import waiting
 from spillway.sessions.catalog_questions import CatalogQuestions
 from spillway.sessions.failure_clock import FailureClock
@@ -682,6 +682,8 @@ class Session:
         # What changes are made of is not in WAL of a lower level, and where it was lowered may be
         # before what is read.
         check_wal_level(self.conninfo)
+        # Another database's catalog would be taken for this one's.
+        check_database_name(self.conninfo, self.database, self.database_oid)
         self._snapshots.remove_all()
         # The source removes no WAL while required_lsn is not known.
         self._required_lsn = 0

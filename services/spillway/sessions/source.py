@@ -45,7 +45,13 @@ from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.continuity import check_continues
 from spillway.receiver.physical_slot import renew_physical_slot
-from spillway.receiver.primary import find_database, has_database, with_database
+from spillway.receiver.primary import (
+    database_names,
+    database_renamed,
+    find_database,
+    has_database,
+    with_database,
+)
 from spillway.receiver.refetch import mend_segments, primary_timeline, wal_of_primary
 from spillway.receiver.store_state import STATE_NAME
 from spillway.receiver.wal_writer import WalWriter
@@ -58,7 +64,7 @@ from spillway.sessions.wal_horizon import wal_kept_from, what_holds, who_counts
 from spillway.storage.file_errors import file_error, file_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from spillway.receiver.primary import SourceDatabase
     from spillway.sessions.change_source import ChangeSource
@@ -531,6 +537,50 @@ class Source:
         for database in databases:
             self._open_session(database, needed.get(database, 0))
         self._complete = True
+
+    def check_name(self, database: str, needed: Container[str]) -> None:
+        """Insist that the server means by the name *database* what is decoded by it here, if
+        anything is: ``ALTER DATABASE … RENAME`` may have given it to another one, or a database
+        that is decoded here already another name, and two sessions must not write its one log.
+
+        *needed* has the names by which slots are of databases: what was decoded of a renamed one
+        for nobody is given up.
+
+        Raises:
+            DatabaseRenamed: slots need what is decoded by the former name.
+            SourceError: the server can't be asked.
+        """
+        if not self._decoded():
+            return
+        # Nobody waits for the lock as long as the server takes.
+        names = database_names(self.row.dsn)
+        with self._lock:
+            for name, oid in self._decoded().items():
+                # Of one that was dropped its decoding tells.
+                now = names.get(oid, name)
+                if now == name or database not in (name, now):
+                    continue
+                if name in needed:
+                    raise database_renamed(name, now)
+                log.warning(
+                    'what was decoded of database "%s" of source "%s" is given up: it is called '
+                    '"%s" now, and no slot needs it',
+                    name,
+                    self.name,
+                    now,
+                )
+                session = self._sessions.get(name)
+                if session is not None:
+                    session.stop()
+                    with self._trimming:
+                        del self._sessions[name]
+                self._layout.forget_database(oid)
+
+    def _decoded(self) -> dict[str, int]:
+        """Return the OIDs of databases that are decoded here, by the names that they have here."""
+        remembered = {name: found.oid for name, found in self._layout.databases().items()}
+        sessions = tuple(self._sessions.items())
+        return remembered | {name: session.database_oid for name, session in sessions}
 
     def end_session_of_dropped(self, database: str) -> None:
         """End the session of a database that was dropped, with its files; another may have that
