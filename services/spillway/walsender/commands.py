@@ -33,7 +33,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 import psycopg
 from psycopg import sql
 
-from spillway.errors import LsnNotRetained, SlotActive, SourceError, SpillwayError, UnknownSlot
+from spillway.errors import (
+    LsnNotRetained,
+    NoConsumer,
+    SlotActive,
+    SourceError,
+    SpillwayError,
+    UnknownSlot,
+)
 from spillway.pg.lsn import Lsn
 from spillway.receiver.source_session import source_session
 from spillway.service.model import SlotSpec
@@ -52,6 +59,7 @@ from spillway.walsender.messages import INT4, INT8, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from datetime import datetime
 
     from spillway.service.interface import EngineInterface
     from spillway.service.model import SlotInfo
@@ -104,6 +112,13 @@ class Setting(NamedTuple):
     asked_s: float
 
 
+class TemporarySlot(NamedTuple):
+    """A temporary slot; another one may have its name later."""
+
+    slot_name: str
+    created_at: datetime
+
+
 class Answer(NamedTuple):
     """A result: columns with the OIDs of their types, and at most one row; without columns, a tag
     alone.
@@ -138,6 +153,7 @@ class Commands:
         user: whose rights count.
         database: where the connection is.
         settings: what sources have answered to SHOW, by source and name; shared by all connections.
+        temporary_slots: those that belong to a connection, of all connections.
     """
 
     def __init__(
@@ -146,15 +162,17 @@ class Commands:
         user: UserRow,
         database: ServedDatabase,
         settings: dict[tuple[str, str], Setting],
+        temporary_slots: set[TemporarySlot],
     ) -> None:
         self._engine = engine
         self._user = user
         self._database = database
         self._settings = settings
+        self._temporary_slots = temporary_slots
         #: slots that were made here and end with the connection
-        self.temporary: set[str] = set()
+        self._temporary: set[TemporarySlot] = set()
         #: the one of them that is made anew, until it is kept
-        self._made_anew: str | None = None
+        self._made_anew: SlotInfo | None = None
         #: None: this connection has no SQL
         self.sql: ClientSql | None = None
         #: the slot whose snapshot is exported, and the snapshot's name
@@ -283,8 +301,8 @@ class Commands:
                 start_lsn=start_lsn,
             )
         )
-        self.temporary.add(slot_name)
-        self._made_anew = slot_name
+        self.own(slot)
+        self._made_anew = slot
         log.warning(
             'slot "%s" is made anew at %s: it was dropped, and its subscriber, which does not '
             "know that, goes on with the synchronisation of a table",
@@ -309,9 +327,23 @@ class Commands:
     async def keep(self) -> None:
         """Have a slot that was made anew outlive the connection: its worker has taken it."""
         if self._made_anew is not None:
-            slot_name, self._made_anew = self._made_anew, None
-            await self._engine.make_permanent(slot_name)
-            self.temporary.discard(slot_name)
+            slot, self._made_anew = self._made_anew, None
+            await self._engine.make_permanent(slot.slot_name)
+            self._disown(TemporarySlot(slot.slot_name, slot.created_at))
+
+    def own(self, slot: SlotInfo) -> None:
+        """Have a temporary slot end with the connection."""
+        owned = TemporarySlot(slot.slot_name, slot.created_at)
+        self._temporary.add(owned)
+        self._temporary_slots.add(owned)
+
+    def _disown(self, slot: TemporarySlot) -> None:
+        self._temporary.discard(slot)
+        self._temporary_slots.discard(slot)
+
+    def is_owned(self, slot: SlotInfo) -> bool:
+        """Whether a slot ends with a connection of the port's, this one or another."""
+        return TemporarySlot(slot.slot_name, slot.created_at) in self._temporary_slots
 
     def _check_rights(self, slot: SlotInfo) -> None:
         if not (
@@ -392,14 +424,32 @@ class Commands:
         """Drop the temporary slots that were made here, which end with the connection, and with a
         command that fails in it.
         """
-        for slot_name in tuple(self.temporary):
+        for owned in tuple(self._temporary):
             try:
-                await self._engine.drop_slot(slot_name)
-                self.temporary.discard(slot_name)
+                await self._drop_owned(owned)
             except UnknownSlot:
-                self.temporary.discard(slot_name)
+                self._disown(owned)
             except SpillwayError as error:
-                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
+                log.warning('temporary slot "%s" was not dropped: %s', owned.slot_name, error)
+            else:
+                self._disown(owned)
+
+    async def _drop_owned(self, owned: TemporarySlot) -> None:
+        """Drop a temporary slot of this connection's, whoever reads it: nobody would drop it later.
+        One that has its name now, since somebody else has dropped it, is not this connection's.
+        """
+        while True:
+            slot = await self._engine.get_slot(owned.slot_name)
+            if slot.created_at != owned.created_at:
+                return
+            try:
+                await self._engine.drop_slot(owned.slot_name)
+            except SlotActive:
+                with contextlib.suppress(NoConsumer):
+                    await self._engine.end_session(owned.slot_name)
+            else:
+                return
+            await asyncio.sleep(0)
 
     def check_database(self) -> None:
         """Insist on a connection with a database.
@@ -435,7 +485,7 @@ class Commands:
             exported = await self._hand_over(command)
             snapshot_name = exported if command.snapshot == "export" else None
         if command.temporary:
-            self.temporary.add(command.slot_name)
+            self.own(slot)
         columns = (
             ("slot_name", TEXT),
             ("consistent_point", TEXT),
@@ -542,7 +592,7 @@ class Commands:
             await self._when_free(lambda: self._engine.drop_slot(command.slot_name))
         else:
             await self._engine.drop_slot(command.slot_name)
-        self.temporary.discard(command.slot_name)
+        self._disown(TemporarySlot(slot.slot_name, slot.created_at))
         return Answer()
 
     async def _read(self, slot_name: str) -> Answer:

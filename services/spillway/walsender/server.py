@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spillway.store.session_settings import SessionSettingsTable
     from spillway.tls import ServerCertificate
     from spillway.users.registry import Users
-    from spillway.walsender.commands import Commands, Setting
+    from spillway.walsender.commands import Commands, Setting, TemporarySlot
     from spillway.walsender.handshake import Connection
 
 log = logging.getLogger(__name__)
@@ -110,6 +110,7 @@ class WalsenderServer:
         self._sessions: defaultdict[int, set[Session]] = defaultdict(set)
         self._pids = itertools.count(_FIRST_PID)
         self._settings: dict[tuple[str, str], Setting] = {}
+        self._temporary_slots: set[TemporarySlot] = set()
         self._upstreams = Upstreams(engine, rules.sql_connections)
         self._defaults = Defaults(engine, session_settings)
 
@@ -241,6 +242,7 @@ class WalsenderServer:
             self._engine,
             self._users,
             self._settings,
+            self._temporary_slots,
             self._upstreams,
             self._defaults,
             needs_tls=self._rules.certificate is not None,

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface, SlotStream
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
-    from spillway.walsender.commands import Setting
+    from spillway.walsender.commands import Setting, TemporarySlot
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
     from spillway.walsender.printing import Defaults
@@ -124,6 +124,7 @@ class Session:
         engine: whose slots it reads.
         users: who may come in.
         settings: see :class:`~spillway.walsender.commands.Commands`.
+        temporary_slots: see there, too.
         upstreams: connects to sources.
         defaults: what sources' sessions print by.
         needs_tls: refuse it if it came without.
@@ -139,6 +140,7 @@ class Session:
         engine: EngineInterface,
         users: Users,
         settings: dict[tuple[str, str], Setting],
+        temporary_slots: set[TemporarySlot],
         upstreams: Upstreams,
         defaults: Defaults,
         *,
@@ -152,6 +154,7 @@ class Session:
         self._engine = engine
         self._users = users
         self._settings = settings
+        self._temporary_slots = temporary_slots
         self._upstreams = upstreams
         self._all_defaults = defaults
         #: those of the database that the client has connected to; None: nobody knows
@@ -256,7 +259,7 @@ class Session:
         database = await self._database(user)
         if startup.minor < messages.NEWEST_MINOR:
             self.key = self.key[:4]
-        commands = Commands(self._engine, user, database, self._settings)
+        commands = Commands(self._engine, user, database, self._settings, self._temporary_slots)
         if self._kind != "sql":
             given = self._session_settings.get("client_encoding")
             self._encoding = ClientEncoding.of(given, database.encoding)
@@ -640,7 +643,7 @@ class Session:
                             start_lsn=command.start_lsn or None,
                             options={**prints_by, **options, **encoded},
                             batch_bytes=BATCH_BYTES,
-                            keep_temporary=True,
+                            keep_temporary=commands.is_owned(slot),
                         ),
                     )
                 except InvalidOption as error:

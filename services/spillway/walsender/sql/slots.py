@@ -259,7 +259,7 @@ class Slots:
             keeps_properties=False,
         )
         if is_temporary:
-            self._commands.temporary.add(new_name)
+            self._commands.own(copied)
         return [{"slot_name": new_name, "lsn": str(copied.confirmed_flush_lsn)}]
 
     async def _changes(self, function: str, slot: SlotInfo, given: _Given) -> list[Json]:
