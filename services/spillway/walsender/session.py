@@ -93,8 +93,9 @@ _CALLBACKS: Final = {
 }
 _OWN_XID: Final = "SELECT pg_catalog.pg_current_xact_id_if_assigned()"
 _SILENT: Final = frozenset({"error", "fatal", "panic"})
-_DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
+_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SMALLER_UNITS: Final = {"ms": "us", "s": "ms", "min": "s", "h": "min", "d": "h"}
 _NAME_BYTES_MAX: Final = 63
 #: Before it, bytes that aren't ASCII's were shown as question marks.
 _MAJOR_OF_ESCAPED_NAMES: Final = 16
@@ -724,7 +725,13 @@ class Session:
         own.
         """
         match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
-        return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
+        if match is None:
+            return self._timeout_s
+        # To whole units of the next smaller kind, and to whole milliseconds: 0 is no timeout.
+        unit = match[2] or "ms"
+        smaller_s = _SECONDS[_SMALLER_UNITS.get(unit, unit)]
+        seconds = round(float(match[1]) * _SECONDS[unit] / smaller_s) * smaller_s
+        return round(seconds * 1000) / 1000
 
     async def leave_source(self) -> None:
         """Close the connection to the source, if there is one."""

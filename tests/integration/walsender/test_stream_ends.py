@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -56,6 +57,28 @@ def test_what_is_sent_in_a_stream(pg18: Database, tmp_path: Path, sent: bytes) -
     with serving(pg18, tmp_path) as (_, dsn):
         ours = _outcome(dsn, sent)
     assert ours == theirs
+
+
+def _is_kept(dsn: str, timeout: str) -> bool:
+    """Whether a client that says nothing for two seconds has its stream then."""
+    with ReplicationClient(f"{dsn} options='-c wal_sender_timeout={timeout}'") as client:
+        assert client.run(CREATE.format("silent")).failure is None
+        client.start("silent")
+        time.sleep(2)
+        try:
+            # What was sent before the end comes first.
+            for _ in range(5):
+                client.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("timeout", ["400us", "0.4s", ".005min", "1d"])
+def test_timeouts(pg18: Database, tmp_path: Path, timeout: str) -> None:
+    """They are rounded to milliseconds, 0 being none; and need not be whole numbers."""
+    with serving(pg18, tmp_path) as (_, dsn):
+        assert _is_kept(dsn, timeout) is _is_kept(pg18.dsn, timeout)
 
 
 def test_the_service_stops(pg18: Database, tmp_path: Path) -> None:
