@@ -12,10 +12,14 @@ import pytest
 
 from harness.service import service_in_process
 from spillway.errors import LakeError
+from spillway.failpoints import armed
+from spillway.lake.batch import pace
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.job.status_file import LakeStatusFile
 from spillway.lake.read import Lake
-from spillway.lake.state import commit_points, position, waiting
+from spillway.lake.state import commit_points, position, quarantine, waiting
+from spillway.lake.state.loads import merge_lock
+from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables import positions
 from spillway.lake.verify.run import VerifySettings, verify
 from spillway.pg.lsn import Lsn
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
 BIG, SMALL = "public.big", "public.small"
 HOUR = 3600.0
+#: A round of tables that are due each second has begun by then.
+_ROUNDS_S = 3.0
 
 
 class _Stage:
@@ -119,6 +125,11 @@ class _Stage:
 
     def source(self, table: str) -> list[tuple[object, ...]]:
         return sorted(tuple(row) for row in self.database.query(f"SELECT id, v FROM {table}"))
+
+    def on_disk(self, table: str) -> list[tuple[object, ...]]:
+        """Return the newest rows of a lake of Delta, as of whatever LSN they are."""
+        found = self.spark.read.format("delta").load(str(self.settings.path / "current" / table))
+        return sorted(tuple(row) for row in found.select("id", "v").collect())
 
     def verified(self) -> None:
         outcome = verify(
@@ -249,6 +260,116 @@ def test_no_table_waits_for_another(stage: _Stage) -> None:
     assert next(commit_points.points(path)).loading == []
     assert stage.rows(BIG) == stage.source("big")
     stage.verified()
+
+
+@pytest.mark.parametrize("stage", [("delta", "position")], indirect=True, ids=str)
+def test_another_shape_while_a_merge_has_not_had_its_turn(
+    stage: _Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table whose merge is put off by another one's gets a column: what waits from there on has
+    that, and the merge that comes late has been done by the batch, to another LSN than its own.
+    """
+    monkeypatch.setattr(pace, "_AT_ONCE", 1)
+    path = stage.settings.path
+    with stage.running({"all": 1.0}):
+        stage.change("INSERT INTO small VALUES (2, 'v')")
+        assert _wait(lambda: next(commit_points.points(path)).loading == [])
+        with merge_lock(path, BIG):
+            stage.change("UPDATE big SET v = 'w' WHERE id <= 10")
+            # It is being merged by now, and waits for us.
+            time.sleep(_ROUNDS_S)
+            seen = [_seen(stage, "UPDATE small SET v = 'w'")]
+            time.sleep(_ROUNDS_S)
+            seen += [
+                _seen(stage, "ALTER TABLE small ADD c int; UPDATE small SET c = 1 WHERE id = 1"),
+                _seen(stage, "UPDATE small SET v = 'x', c = id + 5"),
+            ]
+        assert _wait(lambda: next(commit_points.points(path)).loading == [])
+        found = Lake(stage.spark, path).at().current(SMALL).select("id", "v", "c").collect()
+        assert sorted(map(tuple, found)) == [(1, "x", 6), (2, "x", 7)]
+    assert _points_that_differ(stage, seen) == []
+
+
+@pytest.mark.parametrize("stage", [("delta", "position")], indirect=True, ids=str)
+def test_merges_of_a_table_while_the_rest_of_its_round_is_at_work(stage: _Stage) -> None:
+    """A round whose slowest table takes longer than others' intervals: an LSN between two merges of
+    a quick one is none as of which that is.
+    """
+    path = stage.settings.path
+    with stage.running({"all": 4.0}):
+        stage.change("INSERT INTO small VALUES (2, 'v')")
+        assert _wait(lambda: next(commit_points.points(path)).loading == [])
+        with merge_lock(path, BIG):
+            seen = [_seen(stage, "BEGIN; UPDATE big SET v = 'w'; UPDATE small SET v = 'w'; COMMIT")]
+            assert _wait(lambda: stage.on_disk(SMALL) == stage.source("small"))
+            seen += [_seen(stage, f"UPDATE small SET v = 'w{n}'") for n in range(5)]
+            assert _wait(lambda: stage.on_disk(SMALL) == stage.source("small"))
+            time.sleep(1)
+        assert _wait(lambda: next(commit_points.points(path)).loading == [])
+    assert _points_that_differ(stage, seen) == []
+
+
+@pytest.mark.parametrize("stage", [("delta", "copy")], indirect=True, ids=str)
+def test_waited_since_before_the_lakes_position(stage: _Stage) -> None:
+    """A table that waits when its job begins, and had nothing of the lake's last batches."""
+    path = stage.settings.path
+    with stage.running({BIG: HOUR}):
+        stage.change("INSERT INTO small VALUES (2, 'v')")
+        stage.change("UPDATE big SET v = 'w' WHERE id <= 10")
+        stage.change("UPDATE small SET v = 'w'")
+    with stage.running({BIG: 1.0}):
+        assert _wait(lambda: stage.on_disk(BIG) == stage.source("big"))
+        assert _wait(lambda: _table_told(stage, BIG).waiting_since is None)
+        stage.change("UPDATE small SET v = 'x'")
+        assert next(commit_points.points(path)).loading == []
+
+
+@pytest.mark.parametrize("stage", [("delta", "copy")], indirect=True, ids=str)
+def test_set_aside_in_another_shape(stage: _Stage) -> None:
+    """What a table was set aside for is in its history; it is not merged as what waited before."""
+    path = stage.settings.path
+    with stage.running({SMALL: HOUR}):
+        stage.change("INSERT INTO small VALUES (2, 'v')")
+        stage.change("UPDATE small SET v = 'w'")
+        with armed("lake.after_history=error:EDQUOT@1-2"):
+            stage.change("ALTER TABLE small ADD c int; UPDATE small SET v = 'x', c = id + 5")
+        assert SMALL in quarantined(path)
+        stage.change("INSERT INTO big VALUES (1000, 'v')")
+    with stage.running({SMALL: 1.0}):
+        assert _wait(lambda: stage.on_disk(SMALL) == [(1, "w"), (2, "w")])
+        stage.change("INSERT INTO big VALUES (1001, 'v')")
+        time.sleep(_ROUNDS_S)
+        assert stage.on_disk(SMALL) == [(1, "w"), (2, "w")]
+        quarantine.resume(path, [SMALL])
+        stage.change("INSERT INTO big VALUES (1002, 'v')")
+        assert _wait(lambda: SMALL not in quarantined(path))
+        stage.change("INSERT INTO big VALUES (1003, 'v')")
+        found = Lake(stage.spark, path).at().current(SMALL).select("id", "v", "c").collect()
+        assert sorted(map(tuple, found)) == [(1, "x", 6), (2, "x", 7)]
+
+
+def _seen(stage: _Stage, statements: str) -> tuple[int, list[tuple[object, ...]]]:
+    """Change the source; return an LSN as of which the small table is as it is now."""
+    lsn = int(stage.change(statements))
+    return lsn, stage.source("small")
+
+
+def _points_that_differ(
+    stage: _Stage, seen: list[tuple[int, list[tuple[object, ...]]]]
+) -> list[str]:
+    """Return the LSNs at which the lake shows the small table as it was not."""
+    points = [
+        point
+        for point in commit_points.points(stage.settings.path)
+        if SMALL not in point.loading and point.lsn_value >= seen[0][0]
+    ]
+    assert points
+    return [
+        point.lsn
+        for point in points
+        if stage.rows(SMALL, Lsn(point.lsn_value))
+        != [rows for lsn, rows in seen if lsn <= point.lsn_value][-1]
+    ]
 
 
 def _position(path: LakePath) -> int:

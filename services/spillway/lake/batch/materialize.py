@@ -301,6 +301,8 @@ class Materializer:
             failpoint("lake.before_poisoned")
             quarantine.put(self._path, directory, plan.quarantined[directory])
             _log.warning("%s", plan.quarantined[directory])
+        told_of = {part.relation.directory for part in plan.parts} | plan.aside.keys()
+        self._pace.heard(told_of, plan.batch.end_lsn)
         for part in deferred:
             if part.relation.directory not in poisoned:
                 self._pace.deferred(part, oldest[part.relation.name])

@@ -20,6 +20,10 @@ due: so the slowest table's rounds bring all tables to one LSN, and its pace is 
 which all agree. A batch that ends at an LSN that somebody asked for (``lake verify``) merges what
 it has, and what waits, at once.
 
+A round ends with its slowest table, and much may come of the others meanwhile. What a batch merges
+itself waits no more, though a round has it yet: its shape may be another one from there on, and it
+never was as of the round's L. Points after L are told of a table to which nothing came since.
+
 **What is merged with its batch all the same:** the first changes of a table, which make its current
 table; changes in another shape than those that wait, which are merged with them; what comes back
 from quarantine; and a table whose merge has failed, so that what is the matter with it is found
@@ -144,6 +148,8 @@ class Pace:
             for name, state in waiting.load(path).items()
         }
         self._stored = {name: table.state for name, table in self._waiting.items()}
+        #: where the newest batch ended that had something of a table
+        self._newest: dict[str, int] = {}
         #: held while a point is published, and while points are told of merges
         self._points = threading.Lock()
         self._rounds: set[threading.Thread] = set()
@@ -211,16 +217,21 @@ class Pace:
         if is_new:
             self._waits(part.relation.name, oldest)
 
+    def heard(self, names: Iterable[str], lsn: int) -> None:
+        """Hear that a batch up to *lsn* has something of tables, wherever it was written; before
+        its point is there.
+        """
+        with self._lock:
+            self._newest.update(dict.fromkeys(names, lsn))
+
     def merged(self, names: Iterable[str]) -> None:
         """Hear that a batch has brought tables to its own end."""
-        gone = []
         with self._lock:
-            for name in names:
-                table = self._waiting.get(name)
-                if table is not None and not table.merging:
-                    gone.append(self._waiting.pop(name))
-        for table in gone:
-            self._waits(table.state.table, None)
+            # A round that has one yet finds nothing to be done.
+            popped = [self._waiting.pop(name, None) for name in names]
+        for table in popped:
+            if table is not None:
+                self._waits(table.state.table, None)
 
     def store(self) -> None:
         """Make durable what waits, before the slot is confirmed."""
@@ -318,43 +329,55 @@ class Pace:
             merged = [name for name in merged if name not in quarantined(self._path)]
             with self._points:
                 with self._lock:
-                    ever = [name for name in merged if name not in self._waiting]
+                    ever = [
+                        name
+                        for name in merged
+                        if name not in self._waiting and self._newest.get(name, 0) <= lsn
+                    ]
                 commit_points.caught_up(self._path, lsn, merged, ever)
         return failed
 
     def _failed(self, name: str, error: BaseException) -> str:
         """Leave a table to the next batch; return what is the matter."""
         with self._lock:
-            table = self._waiting[name]
-            table.merging, table.failed, table.merged_at = False, True, time.monotonic()
-        typed = typed_error(error, what=f"merging {table.state.table} failed", hint="")
-        why = f"{table.state.table} is not merged: {typed.message.rstrip('.')}. {typed.hint}"
+            # What a batch has merged meanwhile is all right.
+            if (table := self._waiting.get(name)) is not None:
+                table.merging, table.failed, table.merged_at = False, True, time.monotonic()
+        known = name if table is None else table.state.table
+        typed = typed_error(error, what=f"merging {known} failed", hint="")
+        why = f"{known} is not merged: {typed.message.rstrip('.')}. {typed.hint}"
         _log.warning("%s", why.strip())
         return why.strip()
 
     def _merge(self, name: str, lsn: int) -> bool:
-        """Bring a table up to *lsn*; return whether it is there, and not somebody's who loads
-        it.
+        """Bring a table up to *lsn*; return whether it is as of that, neither further nor
+        somebody's who loads it.
         """
-        began = time.monotonic()
-        with self._lock:
-            table = self._waiting[name]
-            state = table.state
-            table.merged_at = began
         with merge_lock(self._path, name):
+            began = time.monotonic()
+            with self._lock:
+                if (table := self._waiting.get(name)) is None:
+                    return False
+                # Of what waits now: a batch may have merged what did when the round began.
+                state = table.state
+                table.merged_at = began
             with table_lock(self._path, name):
                 loading = is_loading(self._path, name)
             start = self._tables.durable_lsn(CURRENT, name)
+            # What a table was set aside for may be in its history, in another shape.
+            aside = quarantined(self._path).get(name)
+            upto = lsn if aside is None else min(lsn, aside.lsn_value)
             # Never ahead of its history, which says where a table in quarantine stopped.
             # A plain number, as Spark takes it: an Lsn prints otherwise.
-            end = int(min(lsn, self._tables.durable_lsn(HISTORY, name)))
+            end = int(min(upto, self._tables.durable_lsn(HISTORY, name)))
             if not loading and start < end:
                 failpoint("lake.before_own_merge")
                 self._bring(name, state, Batch(self._slot, start, end, _NO_BATCH))
                 failpoint("lake.after_own_merge")
                 self._tell(Merged(state.table, Lsn(end), time.monotonic() - began))
-            self._done(name, max(start, end))
-        return not loading
+            # All that history has before that: nothing more was to be merged.
+            self._done(name, max(start, lsn))
+        return not loading and start <= lsn
 
     def _bring(self, name: str, state: Waiting, batch: Batch) -> None:
         key = self._tables.key(name)
@@ -368,7 +391,8 @@ class Pace:
     def _done(self, name: str, lsn: int) -> None:
         """Note that a table is as of *lsn*."""
         with self._lock:
-            table = self._waiting[name]
+            if (table := self._waiting.get(name)) is None:
+                return
             table.merging = table.failed = False
             while table.times and table.times[0][0] <= lsn:
                 table.times.popleft()
