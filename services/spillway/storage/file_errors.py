@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM})
+NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM})
 _SPACE_HINT: Final = (
     "Free space on that file system or drop slots that nobody reads; decoding goes on by itself."
 )
@@ -45,7 +45,7 @@ def _what_to_do(number: int | None, path: str) -> str:
         "Nothing is given up for it: it is tried again by itself, at once by spillway source "
         "restart SOURCE DATABASE."
     )
-    if number in _NOT_PERMITTED:
+    if number in NOT_PERMITTED:
         return f"Give the user that the service runs as the right to read and write {path}. {waits}"
     if number == errno.EROFS:
         return f"Mount the file system of {path} so that it can be written. {waits}"

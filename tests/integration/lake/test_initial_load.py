@@ -22,6 +22,7 @@ from spillway.errors import (
     LakeError,
     LakeTableConflict,
     MissingReplicationPrivilege,
+    StorageError,
     TableNotReadable,
     ValueNotRepresentable,
 )
@@ -626,7 +627,7 @@ def test_failures(
         for point in ("begun", "chunk", "copied", "published"):
             with (
                 armed(f"lake.load_{point}=error:EIO"),
-                pytest.raises(OSError, match="failpoint"),
+                pytest.raises(StorageError, match="failpoint"),
             ):
                 setup.load(*tables, resync=True)
             after_failure(setup, pg15, tables)

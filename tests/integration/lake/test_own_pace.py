@@ -309,6 +309,7 @@ def test_merges_of_a_table_while_the_rest_of_its_round_is_at_work(stage: _Stage)
     assert _points_that_differ(stage, seen) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [("delta", "copy")], indirect=True, ids=str)
 def test_waited_since_before_the_lakes_position(stage: _Stage) -> None:
     """A table that waits when its job begins, and had nothing of the lake's last batches."""
@@ -324,6 +325,7 @@ def test_waited_since_before_the_lakes_position(stage: _Stage) -> None:
         assert next(commit_points.points(path)).loading == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [("delta", "copy")], indirect=True, ids=str)
 def test_set_aside_in_another_shape(stage: _Stage) -> None:
     """What a table was set aside for is in its history; it is not merged as what waited before."""

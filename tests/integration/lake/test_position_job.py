@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from harness.arrow_slot import Table, delete, insert, truncate, update
 from harness.lake import Lake
-from spillway.errors import LakeError
+from spillway.errors import LakeError, StorageError
 from spillway.failpoints import armed
 from spillway.lake.read import Lake as Reader
 from spillway.lake.tables import layout, positions
@@ -269,7 +269,7 @@ def test_what_was_left_between_history_and_current(
         model |= {n: row(n, "left"), 100 + n: row(100 + n)}
         model[20 + n]["name"] = "kept"
         del model[10 + n]
-        with armed("lake.after_history=error:EIO"), pytest.raises((LakeError, OSError)):
+        with armed("lake.after_history=error:EIO"), pytest.raises((LakeError, StorageError)):
             lake.run(merge="position")
         assert lake.current(name) != sorted(model.values(), key=lambda r: str(r["id"]))
         if more:

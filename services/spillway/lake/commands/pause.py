@@ -24,5 +24,7 @@ def pause_tables(
     """
     lake = lake_path(path)
     position.existing(lake)
-    for state in quarantine.pause(lake, table):
+    with position.file_errors(lake):
+        states = quarantine.pause(lake, table)
+    for state in states:
         typer.echo(str(state))

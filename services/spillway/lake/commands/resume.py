@@ -31,7 +31,8 @@ def resume_tables(
     """
     lake = lake_path(path)
     position.existing(lake)
-    states = quarantine.resume(lake, table or (), gives_up=give_up)
+    with position.file_errors(lake):
+        states = quarantine.resume(lake, table or (), gives_up=give_up)
     for state in states:
         typer.echo(f"{state.table} comes back with the job's next batch")
     if not states:

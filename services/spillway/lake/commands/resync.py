@@ -27,7 +27,9 @@ def resync_tables(
     """
     lake = lake_path(path)
     position.existing(lake)
-    for wish in resyncs.ask(lake, table):
+    with position.file_errors(lake):
+        wishes = resyncs.ask(lake, table)
+    for wish in wishes:
         typer.echo(str(wish))
 
 
@@ -42,5 +44,7 @@ def cancel_resync(
     """
     lake = lake_path(path)
     position.existing(lake)
-    for wish in resyncs.cancel(lake, table):
+    with position.file_errors(lake):
+        wishes = resyncs.cancel(lake, table)
+    for wish in wishes:
         typer.echo(f"{wish.table} is not loaded anew")

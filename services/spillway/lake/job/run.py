@@ -54,6 +54,7 @@ from spillway.lake.worker_failures.errors import typed_error
 from spillway.lake.worker_failures.late import Patience
 from spillway.pg.lsn import Lsn
 from spillway.plugins import refused_values
+from spillway.storage.file_errors import NO_SPACE
 from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
@@ -430,13 +431,16 @@ def check_settings(settings: JobSettings) -> None:
     """Refuse what can't be, and make the directories; costs no JVM.
 
     Raises:
-        SpillwayError: as of :func:`check_options`, or LakeError when a directory can't be made.
+        SpillwayError: as of :func:`check_options`; LakeError when a directory can't be made,
+            DiskFull where there is no space for it.
     """
     check_options(settings)
     for path in (settings.path, settings.checkpoint):
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if error.errno in NO_SPACE:
+                raise position.file_error(error, path) from error
             raise LakeError(
                 f"the directory {path} can't be made: {error.strerror}",
                 hint="Name one that the job's user may write, or make it.",

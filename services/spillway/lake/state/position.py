@@ -17,6 +17,7 @@ already.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -26,10 +27,18 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict, LeaseLost
+from spillway.errors import (
+    DiskFull,
+    LakeBehindSlot,
+    LakeError,
+    LakeTableConflict,
+    LeaseLost,
+    StorageError,
+)
 from spillway.lake import lease
 from spillway.lake.state import versioned
 from spillway.pg.lsn import Lsn
+from spillway.storage.file_errors import NO_SPACE, NOT_PERMITTED
 from spillway.storage.place import ObjectPath, StorageChanged, replace_json
 
 if TYPE_CHECKING:
@@ -209,13 +218,47 @@ def check_free(path: LakePath, slot_name: str, table_format: str) -> None:
         _check_same(path, found, {"slot": slot_name, "table_format": table_format})
 
 
+def file_error(error: OSError, path: LakePath) -> StorageError:
+    """Type what the system said of a file of the lake at *path*, or of whatever it names itself."""
+    file = error.filename if isinstance(error.filename, str) else str(path)
+    message = f"can't use {file}: {error.strerror or error}"
+    again = (
+        "run it again: what was confirmed is in the lake, and the slot keeps the rest until then."
+    )
+    if error.errno in NO_SPACE:
+        return DiskFull(message, hint=f"Free space on that file system, and {again}", path=file)
+    if error.errno in NOT_PERMITTED or error.errno == errno.EROFS:
+        hint = f"See to it that the job's user may write there, and {again}"
+    else:
+        hint = f"See what the kernel's log says of the disk, mend that, and {again}"
+    return StorageError(message, hint=hint, path=file)
+
+
+@contextmanager
+def file_errors(path: LakePath) -> Iterator[None]:
+    """Turn an OSError that is about a file into :func:`file_error`; a connection's stays itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno not in {*NO_SPACE, errno.EIO, errno.EROFS}:
+            raise
+        raise file_error(error, path) from error
+
+
 @contextmanager
 def locked(path: LakePath) -> Iterator[None]:
     """Hold the lake at *path* for this process; the lock goes with the process, however it ends.
 
     Raises:
         LakeTableConflict: another process has it.
+        StorageError: of files, also in the block (DiskFull: there is no space).
     """
+    with file_errors(path), _locked(path):
+        yield
+
+
+@contextmanager
+def _locked(path: LakePath) -> Iterator[None]:
     if isinstance(path, ObjectPath):
         with lease.held(path, _ONE_JOB):
             yield
