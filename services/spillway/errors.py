@@ -940,7 +940,7 @@ class StorageError(SpillwayError):
 
 
 class DiskFull(StorageError):
-    """No space is left where the service keeps WAL or transactions."""
+    """No space is left where the service keeps WAL or transactions, or a job its lake."""
 
     code = "disk_full"
     sqlstate = "53100"

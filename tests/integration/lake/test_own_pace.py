@@ -21,7 +21,7 @@ from spillway.lake.state import commit_points, position, quarantine, waiting
 from spillway.lake.state.loads import merge_lock
 from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables import positions
-from spillway.lake.verify.run import VerifySettings, verify
+from spillway.lake.verify.run import Verification, VerifySettings, verify
 from spillway.pg.lsn import Lsn
 from spillway.subscriber.run_status import RunStatus
 
@@ -131,11 +131,14 @@ class _Stage:
         found = self.spark.read.format("delta").load(str(self.settings.path / "current" / table))
         return sorted(tuple(row) for row in found.select("id", "v").collect())
 
-    def verified(self) -> None:
-        outcome = verify(
+    def compared(self) -> Verification:
+        return verify(
             VerifySettings(self.settings.path, self.database.dsn, grpc=self.service.grpc_address),
             spark=self.spark,
         )
+
+    def verified(self) -> None:
+        outcome = self.compared()
         assert [str(t) for t in outcome.tables if not t.equal or t.skipped] == []
         assert len(outcome.tables) == 2
 
@@ -348,6 +351,24 @@ def test_set_aside_in_another_shape(stage: _Stage) -> None:
         stage.change("INSERT INTO big VALUES (1003, 'v')")
         found = Lake(stage.spark, path).at().current(SMALL).select("id", "v", "c").collect()
         assert sorted(map(tuple, found)) == [(1, "x", 6), (2, "x", 7)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [("delta", "copy")], indirect=True, ids=str)
+def test_compared_while_its_merge_fails(stage: _Stage) -> None:
+    """It is told as that, and not as a load; its next batch merges it."""
+    path = stage.settings.path
+    with stage.running({SMALL: HOUR}):
+        stage.change("INSERT INTO small VALUES (2, 'v')")
+        stage.change("UPDATE small SET v = 'w'")
+        with armed("lake.before_own_merge=error:EIO"):
+            outcome = stage.compared()
+        told = {table.table: table.skipped for table in outcome.tables}
+        assert "a merge of what waits in its history failed" in told[SMALL]
+        assert not told[BIG]
+        assert next(commit_points.points(path)).loading == [SMALL]
+        stage.change("UPDATE small SET v = 'x' WHERE id = 1")
+        stage.verified()
 
 
 def _seen(stage: _Stage, statements: str) -> tuple[int, list[tuple[object, ...]]]:

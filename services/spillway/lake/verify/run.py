@@ -47,7 +47,7 @@ from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import DELETED_AT, quoted
 from spillway.lake.shape.payload import OLD_KEY, lake_schema, table_of
 from spillway.lake.state import boundaries, commit_points, job_record, position, shown_tables
-from spillway.lake.state.loads import BLOCK_BYTES, RANGE_BYTES, known_tables
+from spillway.lake.state.loads import BLOCK_BYTES, RANGE_BYTES, is_loading, known_tables
 from spillway.lake.state.quarantine import quarantined
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.verify import checksums
@@ -316,7 +316,14 @@ class _Verifier:
                 name, skipped=f"it is in quarantine since {aside.lsn}: {aside.reason}"
             )
         if directory in pin.point.loading:
-            return TableComparison(name, skipped="it is being loaded")
+            if is_loading(self._settings.path, directory):
+                return TableComparison(name, skipped="it is being loaded")
+            return TableComparison(
+                name,
+                skipped="its current table is not as of this: a merge of what waits in its "
+                "history failed, or a load of it has just ended. The job's log says more. Verify "
+                "again",
+            )
         if not tables.durable_lsn(CURRENT, directory):
             return self._without_current(name, directory, snapshot, tables)
         at_source = snapshot.tables.get(name)
