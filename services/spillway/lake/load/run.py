@@ -105,6 +105,16 @@ def run_load(
         SpillwayError: any kind; tables that are done stay done. That of one table's own comes when
             all others are.
     """
+    with position.file_errors(settings.path):
+        return _run_load(settings, report, stopping or threading.Event(), spark)
+
+
+def _run_load(
+    settings: LoadSettings,
+    report: Callable[[object], None],
+    stopping: threading.Event,
+    spark: SparkSession | None,
+) -> int:
     with closing(connect(settings.options())) as client:
         slot = client.position(settings.slot)
     found = position.load(settings.path)
@@ -127,7 +137,7 @@ def run_load(
     with (
         session_for(settings, found.table_format, spark) as session,
         prepared(
-            settings, session, slot, stopping or threading.Event(), report,
+            settings, session, slot, stopping, report,
             table_format=found.table_format, range_bytes=settings.range_bytes,
         ) as load,
     ):  # fmt: skip
