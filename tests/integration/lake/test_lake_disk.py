@@ -93,16 +93,17 @@ def test_one_of_two_jobs(
         service.create_source(pg18.dsn)
         for slot in ("roomy", "full"):
             service.create_slot(slot, pg18.name, "arrow")
+        lakes = {"roomy": tmp_path / "roomy", "full": small_disk / "full"}
         jobs = [
             JobSettings(
                 slot=slot,
-                path=folder / slot,
-                checkpoint=folder / slot / "_spillway" / "checkpoint",
+                path=lake,
+                checkpoint=lake / "_spillway" / "checkpoint",
                 trigger="continuous",
                 interval_s=0.2,
                 grpc=service.grpc_address,
             )
-            for slot, folder in (("roomy", tmp_path), ("full", small_disk))
+            for slot, lake in lakes.items()
         ]
         for job in jobs:
             check_settings(job)
@@ -114,10 +115,10 @@ def test_one_of_two_jobs(
         thread.start()
         try:
             _wait(lambda: any(line.startswith("full: failed, and begins anew") for line in said))
-            _wait(lambda: _rows(spark, jobs[0].path) == [1, 2])
+            _wait(lambda: _rows(spark, lakes["roomy"]) == [1, 2])
             assert not any(line.startswith("roomy: failed") for line in said)
             (small_disk / "ballast").unlink()
-            _wait(lambda: _rows(spark, jobs[1].path) == [1, 2])
+            _wait(lambda: _rows(spark, lakes["full"]) == [1, 2])
         finally:
             stop.set()
             thread.join()
