@@ -19,6 +19,22 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "names that somebody gave on the target first, or at each pause, and a column that is there "
+    "besides; the first tier has those that change hands by themselves, in the same file": {
+        "integration/apply/test_swapped_names.py::test_a_column_that_the_target_has_besides",
+        "integration/apply/test_swapped_names.py::test_names_that_are_given_by_hand_at_each_pause",
+        "integration/apply/test_swapped_names.py::test_names_that_were_given_on_the_target_first",
+    },
+    "tables that wait for their merge when a job begins, change their shape or fail; the first "
+    "tier has a merge at its own pace, in the same file": {
+        "integration/lake/test_own_pace.py::test_compared_while_its_merge_fails",
+        "integration/lake/test_own_pace.py::test_set_aside_in_another_shape",
+        "integration/lake/test_own_pace.py::test_waited_since_before_the_lakes_position",
+    },
+    "a full disk under one of two jobs, a minute of Spark; the first tier has what a job writes "
+    "first, in the same file": {
+        "integration/lake/test_lake_disk.py::test_one_of_two_jobs",
+    },
     "a pause that says all; the first tier has the partition that is made, in the same file": {
         (
             "integration/apply/test_partitions_that_come_and_go.py"
