@@ -223,6 +223,8 @@ class TableStates:
         self._lock = threading.Lock()
         self._tables: Mapping[TableName, TableState] = {}
         self._from: Mapping[TableName, int] = {}
+        #: the open transaction may have put tables aside
+        self._may_have_aside = False
         #: a snapshot that is asked for will not be before this
         self._held: int | None = None
         self.load(connection)
@@ -371,6 +373,7 @@ class TableStates:
             return False
         if other is not None and oids.get(new, relation_id) != relation_id:
             self.move(connection, new, aside(new))
+            self._may_have_aside = True
         elif other is not None and other.state != SyncState.INIT:
             return False
         self.move(connection, key, new)
@@ -381,6 +384,9 @@ class TableStates:
         """Forget those that are still aside at the end of the transaction: others have their names,
         on the target too. To be loaded again when the transaction is rolled back.
         """
+        if not self._may_have_aside:
+            return
+        self._may_have_aside = False
         if gone := [key for key in self._tables if is_aside(key)]:
             self.forget(connection, gone)
             self.load(connection)
