@@ -61,7 +61,7 @@ def _swap(kind: str, row: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["alone", deep("between rows")])
-@pytest.mark.parametrize("types", ["alike", "unlike"])
+@pytest.mark.parametrize("types", ["alike", deep("unlike")])
 def test_two_tables_that_swap_their_names(pair: SubscribedPair, kind: str, types: str) -> None:
     pair.both(
         "CREATE TABLE a (id int PRIMARY KEY, x text);"
@@ -210,9 +210,9 @@ def test_columns_that_swap_their_names(pair: SubscribedPair, wished: str) -> Non
 @pytest.mark.parametrize(
     "ddl",
     [
-        ["RENAME b TO c_", "RENAME a TO b"],
         ["DROP b", "RENAME a TO b"],
-        ["RENAME a TO z", "ADD a text DEFAULT 'new'"],
+        deep(["RENAME b TO c_", "RENAME a TO b"]),
+        deep(["RENAME a TO z", "ADD a text DEFAULT 'new'"]),
         deep(["DROP c", "RENAME b TO c", "RENAME a TO b"]),
         deep(["DROP c", "RENAME b TO c", "RENAME a TO b", "ADD a int"]),
         deep(["RENAME a TO x", "RENAME b TO a", "RENAME x TO b", "ADD x int", "DROP c"]),
