@@ -945,10 +945,12 @@ def test_who_leads_for_long_stands_in_for_itself(stored: Stored, shared: SharedW
     stored.append(5)
     until(lambda: stored.wal.lsn in substitute.lsns)
     assert not idle.taken
+    before = stored.wal.lsn
     substitute.has_more_to_do = True
     stored.append(5)
     assert idle.result() is None
-    assert idle.reader.position == stored.wal.lsn
+    # Who leads may have stood in once more before there was more.
+    assert before <= idle.reader.position <= stored.wal.lsn
     assert other.call() is None
 
 

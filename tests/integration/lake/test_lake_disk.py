@@ -12,7 +12,7 @@ import pytest
 
 from harness.service import service_in_process
 from spillway.cli.program import main
-from spillway.errors import DiskFull
+from spillway.errors import DiskFull, LakeError
 from spillway.lake.job.run import JobSettings, check_settings
 from spillway.lake.job.several import run_jobs
 from spillway.lake.read import Lake
@@ -127,7 +127,10 @@ def test_one_of_two_jobs(
 def _rows(spark: SparkSession, path: Path) -> list[int]:
     if not (path / "current" / "public.items" / "_delta_log").is_dir():
         return []
-    found = Lake(spark, path).at().current("public.items").collect()
+    try:
+        found = Lake(spark, path).at().current("public.items").collect()
+    except LakeError:
+        return []  # its first point is yet to come
     return sorted(row["id"] for row in found)
 
 

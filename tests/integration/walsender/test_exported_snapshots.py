@@ -161,7 +161,7 @@ def test_lifetime(pg15: Database, tmp_path: Path) -> None:
     """Until the next command of the connection, or its end: no clock, and nobody else, ends it."""
     pg15.execute("CREATE TABLE t (id int)")
     pg15.execute("INSERT INTO t VALUES (1)")
-    short = EngineSettings(snapshot_hold_s=0.2)
+    short = EngineSettings(snapshot_hold_s=2.0)
     with serving(pg15, tmp_path, engine=short) as (service, dsn), ReplicationClient(dsn) as other:
 
         def exported(client: ReplicationClient, name: str) -> str:

@@ -85,6 +85,9 @@ class Tables:
     def partitions(self, kind: str, name: str) -> tuple[()]:
         return ()
 
+    def schema(self, kind: str, name: str) -> None:
+        """It is there once a batch has written it."""
+
     def key(self, name: str) -> tuple[str, ...] | None:
         raise AssertionError(f"every message of {name} says what tells its rows")
 
