@@ -63,8 +63,12 @@ class RefusingRelay:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._to)
                 self._open += [client, server]
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+                threading.Thread(target=_pass_on, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
+
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
+        """Give the client what the server says, until that ends."""
+        _pass_on(server, client)
 
 
 def _pass_on(one: socket.socket, other: socket.socket) -> None:

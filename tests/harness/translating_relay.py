@@ -10,75 +10,25 @@ from __future__ import annotations
 import re
 import socket
 import struct
-import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from harness.refusing_relay import RefusingRelay
 
 
-class TranslatingRelay:
-    """See the module.
+class TranslatingRelay(RefusingRelay):
+    """See the module; it is to be connected to without TLS."""
 
-    Args:
-        port: the server's, on loopback.
-
-    Attributes:
-        port: its own.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._to = "127.0.0.1", port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for one in (self._listener, *self._open):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _listen(self) -> None:
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError), server.makefile("rb") as stream:
+            while len(head := stream.read(5)) == 5:
+                (size,) = struct.unpack_from("!I", head, 1)
+                body = stream.read(size - 4)
+                if head[:1] == b"E":
+                    body = _translated(body)
+                    head = b"E" + struct.pack("!I", len(body) + 4)
+                client.sendall(head + body)
         with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._to)
-                self._open += [client, server]
-                threading.Thread(target=_pass_on, args=(client, server), daemon=True).start()
-                threading.Thread(target=_translate, args=(server, client), daemon=True).start()
-
-
-def _pass_on(one: socket.socket, other: socket.socket) -> None:
-    with suppress(OSError):
-        while data := one.recv(65536):
-            other.sendall(data)
-    with suppress(OSError):
-        other.shutdown(socket.SHUT_WR)
-
-
-def _translate(server: socket.socket, client: socket.socket) -> None:
-    """Pass messages on, errors translated; the handshake is without TLS."""
-    with suppress(OSError), server.makefile("rb") as stream:
-        while len(head := stream.read(5)) == 5:
-            (size,) = struct.unpack_from("!I", head, 1)
-            body = stream.read(size - 4)
-            if head[:1] == b"E":
-                body = _translated(body)
-                head = b"E" + struct.pack("!I", len(body) + 4)
-            client.sendall(head + body)
-    with suppress(OSError):
-        client.shutdown(socket.SHUT_WR)
+            client.shutdown(socket.SHUT_WR)
 
 
 def _translated(body: bytes) -> bytes:

@@ -17,6 +17,7 @@ known by its OID then, when its next change comes, and gets its name in front of
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.schema.definitions import target_heirs, target_table
@@ -29,7 +30,7 @@ from spillway.errors import TargetSchemaChange
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from spillway.apply.changes import SourceRelation, TransactionHead
     from spillway.apply.selection import Selection
@@ -201,11 +202,8 @@ class SchemaChanges:
                 back.
             psycopg.Error: the target did not answer.
         """
-        try:
+        with self._telling():
             self._following.end()
-        except TargetSchemaChange:
-            self._tell(self._following.refused)
-            raise
         if self._has_changed and self._sync is not None:
             self._sync.states.end_renames(self._session.connection)
 
@@ -297,11 +295,8 @@ class SchemaChanges:
         ):
             return
         if has_rows(connection, *self._rename(*name)):
-            try:
+            with self._telling():
                 self._following.refuse_made_again(event, head.commit_lsn, head.xid)
-            except TargetSchemaChange:
-                self._tell(event)
-                raise
         states.forget(connection, [name])
         states.load(connection)
         self._has_changed = True
@@ -352,8 +347,14 @@ class SchemaChanges:
         ) and self._sync.states.take_over(connection, name, oid, head.commit_lsn)
 
     def _follow(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
-        try:
+        with self._telling():
             return self._following.follow(event, head.commit_lsn, head.xid)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Tell of the event that is a pause."""
+        try:
+            yield
         except TargetSchemaChange:
             self._tell(self._following.refused)
             raise
