@@ -148,6 +148,8 @@ class SpillwayError(Exception):
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
     sqlstate: ClassVar[str] = "XX000"
+    #: whoever raises it has it in the log, once for all who meet it
+    is_logged: ClassVar[bool] = False
 
     def __init__(self, message: str, *, hint: str = "", **details: object) -> None:
         super().__init__(message)
@@ -157,6 +159,13 @@ class SpillwayError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    @property
+    def is_for_the_log(self) -> bool:
+        """Whether who answers a request with it logs it: it is none of the caller's, and not in the
+        log yet.
+        """
+        return self.http_status >= 500 and not self.is_logged
 
 
 class InvalidRequest(SpillwayError):
@@ -1001,6 +1010,7 @@ class MetadataError(SpillwayError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     sqlstate = "57P03"
+    is_logged = True
 
 
 class MalformedMessage(SpillwayError):

@@ -38,7 +38,7 @@ from spillway.admin.schema_pages import SchemaPages
 from spillway.admin.slot_pages import SlotPages
 from spillway.admin.source_pages import SourcePages
 from spillway.admin.subscription_pages import SubscriptionPages
-from spillway.errors import MetadataError, NotFound, SpillwayError, TooManyAttempts, Unauthenticated
+from spillway.errors import NotFound, SpillwayError, TooManyAttempts, Unauthenticated
 from spillway.token_gate import TokenGate
 from spillway.watch.sampler import Sampler
 
@@ -189,8 +189,7 @@ class Admin:
         return self._pages.page(request, "error.html", status=error.http_status, error=error)
 
     async def _spillway_error(self, request: Request, error: SpillwayError) -> Response:
-        # An outage of the metadata store is in the log once, by the store.
-        if error.http_status >= 500 and not isinstance(error, MetadataError):
+        if error.is_for_the_log:
             log.warning("%s %s: %s", request.method, request.scope["path"], error)
         return self.problem(request, error)
 

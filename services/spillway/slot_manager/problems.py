@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from spillway.errors import InvalidRequest, MetadataError, NotFound, SpillwayError, TooManyAttempts
+from spillway.errors import InvalidRequest, NotFound, SpillwayError, TooManyAttempts
 from spillway.slot_manager import validation
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,7 @@ def install(app: FastAPI) -> None:
 
 async def _spillway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SpillwayError)
-    # An outage of the metadata store is in the log once, by the store.
-    if error.http_status >= 500 and not isinstance(error, MetadataError):
+    if error.is_for_the_log:
         log.error("%s %s: %s: %s", request.method, request.scope["path"], error.code, error)
     return problem_response(error, request.scope["path"])
 

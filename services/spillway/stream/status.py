@@ -19,7 +19,6 @@ from google.rpc import error_details_pb2, status_pb2
 
 from spillway.caller import GRPC, calling
 from spillway.errors import (
-    MetadataError,
     NotReady,
     SpillwayError,
     Unauthenticated,
@@ -67,8 +66,7 @@ def errors_as_statuses(
                 return await method(self, request, context)
         except SpillwayError as error:
             reported = error
-            # An outage of the metadata store is in the log once, by the store.
-            if error.http_status >= 500 and not isinstance(error, MetadataError):
+            if error.is_for_the_log:
                 log.error("%s: %s: %s", method.__name__, error.code, error)  # noqa: TRY400
         except (grpc.aio.UsageError, grpc.aio.InternalError):
             # Its client is gone: gRPC says so to whoever writes to it or ends its call. Nobody is
