@@ -50,32 +50,46 @@ _DEFAULT, _VERBOSE = 1, 2
 #: what is nearly done may be done
 CANCEL_S: Final = 3.0
 _LOOK_S: Final = 0.5
+#: what the error of an answer says that did not come in time
+NOT_ANSWERED: Final = "has not answered within"
 #: psycopg's, for signals
 _INTERVAL_S: Final = 0.1
 
 
-class _Answered(psycopg.Connection[Any]):
+class NotAnswered(psycopg.OperationalError):
+    """A server that took a question has not answered in time; the connection is closed."""
+
+
+class BoundedConnection(psycopg.Connection[Any]):
     """A connection whose answers are waited for so long and no longer: a server that stands still
     ends no statement, and its kernel acknowledges what is sent.
     """
 
-    answer_s: float | None = None
+    def longest_s(self) -> float | None:
+        """Return how many seconds an answer is waited for; None: as long as it takes."""
+        return None
 
     def wait(self, gen: Any, interval: float = _INTERVAL_S, timeout: float | None = None) -> Any:
-        longest_s = self.answer_s
-        if longest_s is None or timeout is not None:
+        longest_s = self.longest_s()
+        if longest_s is None:
             return super().wait(gen, interval, timeout)
+        given_s = longest_s if timeout is None else min(timeout, longest_s)
         began = time.monotonic()
         try:
-            return super().wait(gen, interval, longest_s)
+            return super().wait(gen, interval, given_s)
         except psycopg.Error as error:
-            if time.monotonic() - began < longest_s:
+            if time.monotonic() - began < given_s:
                 raise
             # What it was to answer is unknown; nobody may go on with it.
             self.close()
-            raise psycopg.OperationalError(
-                f"the server has not answered within {longest_s:g} s"
-            ) from error
+            raise NotAnswered(f"the server {NOT_ANSWERED} {given_s:g} s") from error
+
+
+class _Answered(BoundedConnection):
+    answer_s: float | None = None
+
+    def longest_s(self) -> float | None:
+        return self.answer_s
 
 
 def connect(

@@ -34,6 +34,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError, StatementError
 
 from spillway.errors import MetadataError, SpillwayError
+from spillway.pg.connecting import NOT_ANSWERED
 from spillway.store.engines import (
     is_locked,
     parse_url,
@@ -41,7 +42,7 @@ from spillway.store.engines import (
     prepare_file,
     sqlite_engine,
 )
-from spillway.store.patience import NOT_ANSWERED, Patience
+from spillway.store.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from spillway.pg.connecting import cut
+from spillway.pg.connecting import BoundedConnection, NotAnswered, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,10 +50,6 @@ IN_VAIN_S: Final = 0.2
 _OUTAGE_S: Final = 60.0
 #: between a request to cancel, which a server that stands still does not hear, and cutting it off
 _CUT_S: Final = 1.0
-#: what the error of an answer says that did not come in time
-NOT_ANSWERED: Final = "has not answered within"
-#: psycopg's, for signals
-_WAIT_INTERVAL_S: Final = 0.1
 
 
 class Patience:
@@ -167,25 +163,17 @@ class Patience:
 def bounded_connections(patience: Patience) -> type[psycopg.Connection[Any]]:
     """Make the class of connections that wait for each answer as *patience* has it."""
 
-    class Bounded(psycopg.Connection[Any]):
-        def wait(
-            self, gen: Any, interval: float = _WAIT_INTERVAL_S, timeout: float | None = None
-        ) -> Any:
+    class Bounded(BoundedConnection):
+        def longest_s(self) -> float:
             # Nothing but a look whether the server is there runs without a transaction.
-            longest_s = patience.alive_s if self.autocommit else patience.seconds + _SAYS_S
-            given_s = longest_s if timeout is None else min(timeout, longest_s)
-            began = time.monotonic()
+            return patience.alive_s if self.autocommit else patience.seconds + _SAYS_S
+
+        def wait(self, *args: Any, **kw: Any) -> Any:
             try:
-                answer = super().wait(gen, interval, given_s)
-            except psycopg.Error as error:
-                if time.monotonic() - began < given_s:
-                    raise
-                # What it was to answer is unknown; nobody may go on with it.
-                self.close()
+                answer = super().wait(*args, **kw)
+            except NotAnswered:
                 patience.note_silence()
-                raise psycopg.OperationalError(
-                    f"the server {NOT_ANSWERED} {given_s:g} s"
-                ) from error
+                raise
             patience.note_answer()
             return answer
 
