@@ -231,9 +231,14 @@ class SourceLayout:
         """
         found: dict[str, SourceDatabase] = {}
         for root in self._database_roots():
+            layout = DatabaseLayout(root, self.reserve)
+            # Seen before what it is: a directory that is just being made is described first.
+            is_decoded = layout.txlog.exists() or layout.snapshots.exists()
             try:
-                database = DatabaseLayout(root, self.reserve).database()
+                database = layout.database()
             except StorageError:
+                continue
+            if database is None and not is_decoded:
                 continue
             if database is None or str(database.oid) != root.name:
                 # Whoever opens the database asks the source for what it is called, and finds the
