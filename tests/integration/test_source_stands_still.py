@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from harness.reception import wait_until
 from harness.serve_process import ServeProcess
 from spillway.errors import SourceUnreachable
 from spillway.receiver import source_session
+from spillway.source_snapshots.holding import SnapshotSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +79,54 @@ def test_a_service_that_reads_its_catalog_ends(
         service.call("DELETE", "/sources/main")
     finally:
         process.stop()
+
+
+def test_a_service_that_takes_a_snapshot_ends(
+    tmp_path: Path, fresh_cluster: ClusterFactory
+) -> None:
+    cluster = fresh_cluster(15)
+    process = ServeProcess(tmp_path / "data")
+    service = process.service()
+    try:
+        service.create_source(cluster.dsn())
+        service.create_slot("s", "postgres")
+        # A session that is kept for the next one, which has no turn any more.
+        service.call("POST", "/slots/s/snapshot")
+        with ThreadPoolExecutor(3) as clients, _stopped(cluster):
+            asked = [clients.submit(_take_snapshot, process.http_port) for _ in range(3)]
+            time.sleep(2)
+            assert not any(one.done() for one in asked)
+            assert process.process is not None
+            process.process.terminate()
+            began_s = time.monotonic()
+            assert process.process.wait(40) == 0, process.log()
+            assert time.monotonic() - began_s < _STOP_S
+        assert "Traceback" not in process.log()
+        process.start()
+        wait_until(lambda: service.http.get("/readyz").is_success)
+        assert service.call("POST", "/slots/s/snapshot")["snapshot_name"]
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+    finally:
+        process.stop()
+
+
+def _take_snapshot(port: int) -> None:
+    with suppress(httpx.TransportError):
+        httpx.post(f"http://127.0.0.1:{port}/v1/slots/s/snapshot", timeout=150)
+
+
+def test_who_holds_a_snapshot_waits_no_longer(
+    fresh_cluster: ClusterFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_session, "_ANSWER_S", 3.0)
+    cluster = fresh_cluster(15)
+    session = SnapshotSession(cluster.dsn())
+    session.take()
+    with _stopped(cluster), pytest.raises(SourceUnreachable, match="has not answered within 3 s"):
+        session.export()
+    assert not session.alive()
+    session.close()
 
 
 def _create_slot(port: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: A catalog query that takes longer means a server that is stuck, and a request that hangs with it.
-_STATEMENT_TIMEOUT_MS = 30_000
+STATEMENT_TIMEOUT_MS: Final = 30_000
 #: … and one that does not even end that statement stands still.
-_ANSWER_S = _STATEMENT_TIMEOUT_MS / 1000 + 5.0
+_ANSWER_S = STATEMENT_TIMEOUT_MS / 1000 + 5.0
 
 
 @contextmanager
@@ -28,24 +28,41 @@ def source_session(dsn: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         InvalidDsn: *dsn* can't be parsed.
         SourceError: no connection (its subclass says why), or a statement failed inside.
     """
-    with connect(sql_conninfo(dsn), dsn, answer_s=_ANSWER_S, client_encoding="UTF8") as connection:
+    with connect_to_source(dsn) as connection:
         try:
             connection.execute(
                 "SELECT pg_catalog.set_config('search_path', 'pg_catalog', false),"
                 " pg_catalog.set_config('statement_timeout', %s, false)",
-                [f"{_STATEMENT_TIMEOUT_MS}ms"],
+                [f"{STATEMENT_TIMEOUT_MS}ms"],
             )
             yield connection
         except psycopg.Error as error:
-            if connection.closed and error.sqlstate is None:
-                raise SourceUnreachable(
-                    "the connection to the source broke: "
-                    f"{' '.join(redact(str(error), dsn).split())}",
-                    hint="See whether the source's server runs, and whether it hangs.",
-                ) from error
-            text = " ".join(redact(str(error), dsn).split())
-            raise SourceError(
-                f"a query on the source failed: {text}",
-                hint="Check the source's log.",
-                sqlstate=error.sqlstate,
-            ) from error
+            raise failure(error, connection, dsn) from error
+
+
+def connect_to_source(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """Connect for SQL, in autocommit; each answer is waited for a moment longer than
+    :data:`STATEMENT_TIMEOUT_MS`, which the caller sets. Blocking.
+
+    Raises:
+        InvalidDsn: *dsn* can't be parsed.
+        SourceError: no connection; its subclass says why.
+    """
+    return connect(sql_conninfo(dsn), dsn, answer_s=_ANSWER_S, client_encoding="UTF8")
+
+
+def failure(
+    error: psycopg.Error, connection: psycopg.Connection[tuple[Any, ...]], dsn: str
+) -> SourceError:
+    """Return what to say of *error*, with which a statement on *connection* ended."""
+    text = " ".join(redact(str(error), dsn).split())
+    if connection.closed and error.sqlstate is None:
+        return SourceUnreachable(
+            f"the connection to the source broke: {text}",
+            hint="See whether the source's server runs, and whether it hangs.",
+        )
+    return SourceError(
+        f"a query on the source failed: {text}",
+        hint="Check the source's log.",
+        sqlstate=error.sqlstate,
+    )

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import pq
 
 from spillway.errors import SourceError
-from spillway.pg.connecting import connect
+from spillway.pg.connecting import CANCEL_S, connect
 from spillway.pg.conninfo import sql_conninfo
 from spillway.pg.lsn import Lsn
 
@@ -79,8 +79,9 @@ def _command(
         pgconn.consume_input()
         error = over() if pgconn.is_busy() else None
         if error is not None:
+            # A server that stands still does not hear it.
             with contextlib.suppress(psycopg.Error):
-                pgconn.get_cancel().cancel()
+                connection.cancel_safe(timeout=CANCEL_S)
             raise error
         if not told and time.monotonic() - began > _TELL_AFTER_S:
             told = True

@@ -34,7 +34,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 import random
 import threading
 import time
@@ -44,6 +43,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.errors import Conflict, LsnNotRetained, NotReady, UnknownSnapshot
+from spillway.pg.connecting import CANCEL_S
 from spillway.pg.lsn import Lsn
 from spillway.service.model import SlotSnapshot
 from spillway.source_snapshots.holding import SnapshotSession, pass_on
@@ -93,6 +93,8 @@ class SnapshotExports:
         #: Their own: a primary may take its time, and readers of slots must not wait for it.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="spillway-snapshot")
         self._is_closing = False
+        #: all that may be open, also those that threads are about to close
+        self._sessions: set[SnapshotSession] = set()
         self._held: dict[str, _Held] = {}
         #: sessions that wait for another snapshot, and until when, the oldest first
         self._spare: list[tuple[SnapshotSession, float]] = []
@@ -167,10 +169,12 @@ class SnapshotExports:
         """Give up all; safe to repeat."""
         if not self._is_closing:
             self._is_closing = True
-            for held in self._held.values():
-                await self._in_worker(held.session.close)
             self._held.clear()
-            self._dismiss_spare(math.inf)
+            with self._sparing:
+                self._spare.clear()
+            # Whoever waits for a server that stands still is cut off: the process ends with its
+            # threads.
+            await asyncio.to_thread(_close_all, tuple(self._sessions))
             self._threads.shutdown(wait=False)
 
     def needed(self) -> dict[tuple[str, str], int]:
@@ -196,7 +200,11 @@ class SnapshotExports:
             if is_kept:
                 self._spare.append((session, time.monotonic() + SPARE_S))
         if not is_kept:
-            session.close()
+            self._close(session)
+
+    def _close(self, session: SnapshotSession) -> None:
+        session.close()
+        self._sessions.discard(session)
 
     def _dismiss_spare(self, now_s: float) -> None:
         """Close the sessions that were kept for long enough by *now_s*."""
@@ -204,7 +212,7 @@ class SnapshotExports:
             over = [session for session, until_s in self._spare if until_s <= now_s]
             self._spare = [entry for entry in self._spare if entry[0] not in over]
         for session in over:
-            self._threads.submit(session.close)
+            self._threads.submit(self._close, session)
 
     async def _session(self, dsn: str) -> SnapshotSession:
         """Return a session that is not used: one that was kept, if there is one that lives."""
@@ -212,12 +220,14 @@ class SnapshotExports:
             with self._sparing:
                 entry = next((entry for entry in self._spare if entry[0].dsn == dsn), None)
                 if entry is None:
-                    return SnapshotSession(dsn)
+                    made = SnapshotSession(dsn)
+                    self._sessions.add(made)
+                    return made
                 self._spare.remove(entry)
             session, _ = entry
             if await self._in_worker(session.alive):
                 return session
-            self._threads.submit(session.close)
+            self._threads.submit(self._close, session)
 
     # -- taking one -----------------------------------------------------------------------------
 
@@ -267,7 +277,7 @@ class SnapshotExports:
             # stops has no threads any more.
             if holder is not None:
                 with contextlib.suppress(RuntimeError):
-                    self._threads.submit(holder.close)
+                    self._threads.submit(self._close, holder)
             raise
         finally:
             del self._looking[number]
@@ -377,3 +387,9 @@ class SnapshotExports:
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+
+def _close_all(sessions: tuple[SnapshotSession, ...]) -> None:
+    until_s = time.monotonic() + CANCEL_S
+    for session in sessions:
+        session.close(until_s - time.monotonic())

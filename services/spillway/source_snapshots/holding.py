@@ -23,10 +23,14 @@ import psycopg
 from psycopg import sql
 
 from spillway.errors import SourceError, SourceInRecovery, SpillwayError
-from spillway.pg.connecting import connect
-from spillway.pg.conninfo import redact, sql_conninfo
+from spillway.pg.connecting import CANCEL_S, cut
 from spillway.pg.lsn import Lsn
-from spillway.receiver.source_session import source_session
+from spillway.receiver.source_session import (
+    STATEMENT_TIMEOUT_MS,
+    connect_to_source,
+    failure,
+    source_session,
+)
 from spillway.receiver.temporary_slot import exported_by_slot
 from spillway.source_snapshots.pairing import Running, Taken
 
@@ -35,9 +39,6 @@ if TYPE_CHECKING:
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-#: A server that is stuck must not hold a snapshot's thread with it; what is asked here takes no
-#: time.
-_STATEMENT_TIMEOUT: Final = "30s"
 #: Settings of roles and servers that would end a session which has nothing to do but to hold a
 #: snapshot.
 _SETTINGS: Final = """
@@ -164,12 +165,22 @@ class SnapshotSession:
             return False
         return True
 
-    def close(self) -> None:
-        """Give the snapshot up; safe to repeat."""
-        with self._turn:
-            self._is_closed = True
-            if self._connection is not None:
-                self._connection.close()
+    def close(self, wait_s: float = CANCEL_S) -> None:
+        """Give the snapshot up; safe to repeat. Whoever waits for an answer of the server is given
+        *wait_s*, and cut off then.
+        """
+        self._is_closed = True
+        if self._turn.acquire(timeout=max(0.0, wait_s)):
+            try:
+                self._end()
+            finally:
+                self._turn.release()
+        elif self._connection is not None:
+            cut(self._connection)
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[Connection]:
@@ -179,17 +190,18 @@ class SnapshotSession:
                 raise SourceError(
                     "the session that holds a snapshot is closed", hint="Take another one."
                 )
+            is_new = self._connection is None
+            connection = self._connection = self._connection or connect_to_source(self.dsn)
             try:
-                if self._connection is None:
-                    self._connection = _connect(self.dsn)
-                    self._connection.execute(_SETTINGS, [_STATEMENT_TIMEOUT])
-                yield self._connection
+                if is_new:
+                    connection.execute(_SETTINGS, [f"{STATEMENT_TIMEOUT_MS}ms"])
+                yield connection
             except psycopg.Error as error:
-                raise SourceError(
-                    f"the source refused: {' '.join(redact(str(error), self.dsn).split())}",
-                    hint="Check the source's log.",
-                    sqlstate=error.sqlstate,
-                ) from error
+                raise failure(error, connection, self.dsn) from error
+            finally:
+                # Who closed it had no turn.
+                if self._is_closed:
+                    self._end()
 
 
 def pass_on(dsn: str) -> None:
@@ -213,7 +225,3 @@ def _row(connection: Connection, query: str) -> tuple[Any, ...]:
 
 def _say_nothing() -> None:
     """Whoever waits for an answer is told in the end."""
-
-
-def _connect(dsn: str) -> Connection:
-    return connect(sql_conninfo(dsn), dsn, client_encoding="UTF8")
