@@ -209,6 +209,8 @@ def test_034_keys_without_overlaps(more: SideBySide) -> None:
         "UPDATE c034_many SET a = 'b' WHERE name = 'y'; DELETE FROM c034_many WHERE id = 2;"
         "UPDATE c034_many SET valid_at = '{[1999-01-01,2000-01-01)}' WHERE name = 'x'"
     )
+    # The marker goes by another subscription than these tables.
+    more.both_have("SELECT FROM c034_many WHERE valid_at @> DATE '1999-06-01'::timestamptz")
     more.as_source(*tables, "c034_many")
     # What one row overlaps of the target's own is told as PostgreSQL tells it.
     since = more.log_size()
