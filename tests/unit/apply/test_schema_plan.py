@@ -12,11 +12,13 @@ import pytest
 
 from spillway.apply.schema.definitions import SourceCatalog, TargetColumnNow, TargetTableNow
 from spillway.apply.schema.names_in_the_way import NamesInTheWay
-from spillway.apply.schema.plan import Plan, Planner
+from spillway.apply.schema.planner import Planner
 from spillway.plugins.ddl_event import _changes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from spillway.apply.schema.plan import Plan
 
 _NAMES = "abcdef"
 _STEP = re.compile(

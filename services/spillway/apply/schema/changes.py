@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spillway.apply.schema.definitions import target_heirs, target_table
 from spillway.apply.schema.following import Following
 from spillway.apply.schema.names_in_the_way import aside
-from spillway.apply.schema.plan import is_attached
+from spillway.apply.schema.planner import is_attached
 from spillway.apply.sync.deferred_ddl import ancestors
 from spillway.apply.sync.first_copy import has_rows
 from spillway.errors import TargetSchemaChange
@@ -296,7 +296,7 @@ class SchemaChanges:
             return
         if has_rows(connection, *self._rename(*name)):
             with self._telling():
-                self._following.refuse_made_again(event, head.commit_lsn, head.xid)
+                self._following.refuse_made_again(event, head)
         states.forget(connection, [name])
         states.load(connection)
         self._has_changed = True
@@ -348,7 +348,7 @@ class SchemaChanges:
 
     def _follow(self, event: Mapping[str, Any], head: TransactionHead) -> bool:
         with self._telling():
-            return self._following.follow(event, head.commit_lsn, head.xid)
+            return self._following.follow(event, head)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -389,7 +389,7 @@ class OwnSchemaChanges:
         key = self._key(event)
         if key is None and self._names.keys().isdisjoint(ancestors(event).values()):
             return False
-        has_changed = self._following.follow(event, head.commit_lsn, head.xid)
+        has_changed = self._following.follow(event, head)
         if key is not None:
             self._name(key, (event["after"]["schema"], event["after"]["table"]))
         return has_changed

@@ -5,15 +5,16 @@ over, brought to the target's table, or refused.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 from psycopg import sql
 
 from spillway.apply.schema.definitions import SourceCatalog, has_schema, target_table
 from spillway.apply.schema.names_in_the_way import NamesInTheWay
-from spillway.apply.schema.plan import Plan, Planner, bounds_unknown, is_attached, is_renamed
-from spillway.apply.sync.deferred_ddl import ancestors
+from spillway.apply.schema.plan import Plan
+from spillway.apply.schema.planner import Planner, bounds_unknown, is_attached, is_renamed
+from spillway.apply.schema.refusals import lost_its_name, made_again, refusal
 from spillway.apply.target.failures import from_postgres
 from spillway.errors import (
     TargetNotPermitted,
@@ -26,17 +27,13 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spillway.apply.schema.refusals import EventPlace
     from spillway.apply.tables.matching import Rename
     from spillway.apply.target.stop import Stop
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 _log = logging.getLogger(__name__)
-
-_STATEMENTS_SHOWN: Final = 20
-#: NAMEDATALEN - 1
-_NAME_BYTES: Final = 63
-_BEFORE: Final = "_before"
 
 
 class Following:
@@ -73,8 +70,8 @@ class Following:
         self._in_the_way = NamesInTheWay(connection)
         #: the source's OIDs of tables whose other name of the two on the target is the new one
         self._given_first: set[int] = set()
-        #: commit_lsn and xid of the last event
-        self._place = (0, 0)
+        #: the last event's transaction
+        self._at: EventPlace | None = None
         #: the event that was refused last
         self.refused: Mapping[str, Any] | None = None
 
@@ -82,14 +79,13 @@ class Following:
         """End the session on the source."""
         self.source.close()
 
-    def follow(self, event: Mapping[str, Any], commit_lsn: int, xid: int) -> bool:
+    def follow(self, event: Mapping[str, Any], at: EventPlace) -> bool:
         """Do what an alter_table event, or a create_table event of a partition, says; return
         whether the target's tables were changed.
 
         Args:
             event: see docs/reference/ddl-events.md.
-            commit_lsn: of its transaction, for errors.
-            xid: of its transaction, for errors.
+            at: its transaction, for errors.
 
         Raises:
             TargetSchemaChange: it is not done. The transaction is to be rolled back.
@@ -97,7 +93,7 @@ class Following:
             TargetError: the target could not do it now, and may later.
             psycopg.Error: the target did not answer.
         """
-        self._place = commit_lsn, xid
+        self._at = at
         plan = self._plan(event)
         if plan is None:
             if is_renamed(event):
@@ -106,8 +102,8 @@ class Following:
         if plan.is_done:
             return False
         if plan.refused or not self._applies:
-            self._refuse(event, plan, commit_lsn, xid)
-        self._run(event, plan, commit_lsn, xid)
+            raise self._refused(refusal(event, plan, at, self._how_to_go_on), event)
+        self._run(event, plan, at)
         return True
 
     def end(self) -> None:
@@ -123,68 +119,26 @@ class Following:
             self._given_first.clear()
             return
         name, event = left[0]
-        commit_lsn, xid = self._place
-        before = event["before"]
-        self._refuse_former(
-            event,
-            f"gives table {before['schema']}.{before['table']} the name "
-            f"{event['schema']}.{event['table']}, and the target has another table "
-            f"{'.'.join(name)}, which the source has dropped or never had",
-            f"ALTER TABLE {sql.Identifier(*name).as_string()} RENAME TO "
-            f"{sql.Identifier(_before(name[1])).as_string()}",
-            "It may be dropped there as well.",
-            commit_lsn,
-            xid,
-        )
+        assert self._at is not None
+        raise self._refused(lost_its_name(event, name, self._at, self._how_to_go_on), event)
 
-    def refuse_made_again(self, event: Mapping[str, Any], commit_lsn: int, xid: int) -> NoReturn:
+    def refuse_made_again(self, event: Mapping[str, Any], at: EventPlace) -> NoReturn:
         """Raise that the table of a create_table event is not followed, because the target's has
         rows of another one that had its name.
 
         Args:
             event: see docs/reference/ddl-events.md.
-            commit_lsn: of its transaction.
-            xid: of its transaction.
+            at: its transaction.
 
         Raises:
             TargetSchemaChange: always.
         """
         name = self._rename(event["schema"], event["table"])
-        self._refuse_former(
-            event,
-            f"makes table {event['schema']}.{event['table']}, and the target's table "
-            f"{'.'.join(name)} has rows of the one of that name which the source has dropped",
-            # Under another name its indexes would have theirs, which the new one's are to get.
-            f"DROP TABLE {sql.Identifier(*name).as_string()}",
-            "The new one is copied, once it is made as it is on the source, which create_tables "
-            "does. Or TRUNCATE it, where its definition is that of the new one.",
-            commit_lsn,
-            xid,
-        )
+        raise self._refused(made_again(event, name, at, self._how_to_go_on), event)
 
-    def _refuse_former(
-        self,
-        event: Mapping[str, Any],
-        what: str,
-        statement: str,
-        also: str,
-        commit_lsn: int,
-        xid: int,
-    ) -> NoReturn:
-        """Raise that the target's table is another than the event's, which *statement* mends."""
+    def _refused(self, error: TargetSchemaChange, event: Mapping[str, Any]) -> TargetSchemaChange:
         self.refused = event
-        raise TargetSchemaChange(
-            f"transaction {xid}, which commits at {Lsn(commit_lsn)}, {what}; everything before it "
-            "is applied",
-            hint=f"On the target: {statement}; then: {self._how_to_go_on}. {also} Or, to leave the "
-            "target's tables as they are: give the target on_schema_change ignore, and enable the "
-            "subscription.",
-            relation=f"{event['schema']}.{event['table']}",
-            partition_of=[".".join(above) for above in ancestors(event).values()],
-            lsn=str(Lsn(commit_lsn)),
-            xid=xid,
-            statements=[statement],
-        )
+        return error
 
     def _check_given_first(self, event: Mapping[str, Any]) -> None:
         """Have the transaction come again where the event's table has no name of its own on the
@@ -249,12 +203,12 @@ class Following:
             statement += f" PARTITION BY {self.source.partition_key(event['oid'])}"
         return Plan([statement])
 
-    def _run(self, event: Mapping[str, Any], plan: Plan, commit_lsn: int, xid: int) -> None:
+    def _run(self, event: Mapping[str, Any], plan: Plan, at: EventPlace) -> None:
         connection = self._connection
         connection.execute("SAVEPOINT spillway_schema")
         try:
             for statement in plan.statements:
-                _log.info("%s, as on the source at %s", statement, Lsn(commit_lsn))
+                _log.info("%s, as on the source at %s", statement, Lsn(at.commit_lsn))
                 connection.execute(statement.encode())
         except psycopg.Error as error:
             failed = from_postgres(error, "it can't be done on the target", self._dsn)
@@ -264,55 +218,6 @@ class Following:
                 raise failed from error
             connection.execute("ROLLBACK TO SAVEPOINT spillway_schema")
             plan.refused.append(failed.message)
-            self._refuse(event, plan, commit_lsn, xid)
+            why = refusal(event, plan, at, self._how_to_go_on)
+            raise self._refused(why, event) from error
         connection.execute("RELEASE SAVEPOINT spillway_schema")
-
-    def _refuse(self, event: Mapping[str, Any], plan: Plan, commit_lsn: int, xid: int) -> None:
-        self.refused = event
-        table = f"{event['schema']}.{event['table']}"
-        what = ", ".join(
-            f"{one['change']} {one['column']}" if "column" in one else one["change"]
-            for one in event["changes"]
-        )
-        why = "".join(f"; {reason}" for reason in plan.refused)
-        shown = "; ".join(plan.statements[:_STATEMENTS_SHOWN])
-        if plan.leaves_no_trace and not plan.refused:
-            hint = (
-                "Have it done: give the target on_schema_change apply, and enable the "
-                "subscription. Done by hand, it could not be told from what was before."
-            )
-        elif shown:
-            hint = (
-                f"On the target: {shown}; then: {self._how_to_go_on}. Where the "
-                "transaction wrote to a column before that is dropped or renamed, the target needs "
-                "it until then: give the target on_schema_change apply, and enable the "
-                "subscription."
-            )
-        else:
-            hint = f"Make the target's table like the source's. Then: {self._how_to_go_on}."
-        told = (
-            f"transaction {xid}, which commits at {Lsn(commit_lsn)}, changes table "
-            f"{table} ({what or event['kind']})"
-        )
-        if event.get("was_skipped"):
-            before = event["before"]
-            told = (
-                f"transaction {xid}, which commits at {Lsn(commit_lsn)}, writes to table {table}, "
-                f"which was {before['schema']}.{before['table']}: it was renamed in a transaction "
-                "that was skipped"
-            )
-        raise TargetSchemaChange(
-            f"{told}{why}; everything before it is applied",
-            hint=f"{hint} Or, to leave the target's table as it is: give the target "
-            "on_schema_change ignore, and enable the subscription.",
-            relation=table,
-            partition_of=[".".join(name) for name in ancestors(event).values()],
-            lsn=str(Lsn(commit_lsn)),
-            xid=xid,
-            statements=plan.statements,
-        )
-
-
-def _before(name: str) -> str:
-    """Return a name for the table that was called *name*, of at most 63 bytes."""
-    return name.encode()[: _NAME_BYTES - len(_BEFORE)].decode(errors="ignore") + _BEFORE

@@ -420,7 +420,7 @@ class FirstCopy:
         following = self._following(target)
         try:
             for one in waiting:
-                following.follow(one.event, one.commit_lsn, one.xid)
+                following.follow(one.event, one)
                 before, after = one.event["before"], one.event["after"]
                 # Others are of its partitions.
                 if before is not None and (before["schema"], before["table"]) == table:
