@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 import threading
+import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from random import Random
@@ -32,6 +33,7 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.store import conflicts as conflict_store
+from spillway.store import engines
 from spillway.store.database import Database
 from spillway.store.fencing import IS_HELD, proof
 from spillway.store.metadata import MetadataStore
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
+    from alembic.config import Config
     from sqlalchemy.engine import Connection
 
     from harness.cluster import Database as ServerDatabase
@@ -555,6 +558,24 @@ async def test_many_may_migrate_at_once(metadata_url: str) -> None:
     assert await stores[3].list_sources() == [SOURCE]
     for store in stores:
         await store.close()
+
+
+async def test_a_migration_on_a_busy_machine(
+    metadata_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading its scripts takes longer than another transaction may say nothing."""
+    upgrade = command.upgrade
+
+    def slowly(config: Config, revision: str) -> None:
+        time.sleep(2)
+        upgrade(config, revision)
+
+    monkeypatch.setattr(engines, "IDLE_S", 1)
+    monkeypatch.setattr(command, "upgrade", slowly)
+    store = MetadataStore(metadata_url)
+    await store.migrate()
+    assert await store.list_sources() == []
+    await store.close()
 
 
 async def test_migrations_give_the_schema_of_the_tables(

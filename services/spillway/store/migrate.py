@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Key of the advisory lock, "spillway" read as a big-endian number.
 _LOCK_KEY: Final = int.from_bytes(b"spillway", "big")
 
+#: How long a migration may say nothing: it keeps no leases locked, as other transactions may.
+_IDLE_S: Final = 60
+
 
 def migration_config() -> Config:
     """Give Alembic's configuration: the same for the service and for ``migrations/alembic.ini``."""
@@ -43,6 +46,10 @@ async def upgrade(database: Database) -> None:
 
 def _upgrade(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
+        # Alembic loads scripts between the statements, which a busy machine takes its time for.
+        connection.exec_driver_sql(
+            f"SELECT set_config('idle_in_transaction_session_timeout', '{_IDLE_S}s', true)"
+        )
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})")
     config = migration_config()
     config.attributes["connection"] = connection
