@@ -38,7 +38,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/pytest
 
 .PHONY: test
 test: test-setup ## what every change needs, against real PostgreSQL servers; TESTS and WORKERS may be set
-	@$(PYTEST) --numprocesses $(WORKERS) -m 'not long' $(TESTS)
+	@$(PYTEST) --numprocesses $(WORKERS) -m 'not long' --durations=40 --durations-min=5 $(TESTS)
 
 SHARE ?=
 WITHIN ?=

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
+import pytest
 
 from harness.reception import wait_until
 from harness.serve_process import ServeProcess
@@ -104,6 +105,7 @@ def test_a_store_that_is_down_is_told_once(
         process.stop()
 
 
+@pytest.mark.long
 def test_a_store_that_stands_still(
     tmp_path: Path, pg15: Database, fresh_cluster: Callable[..., Cluster]
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_store_that_stands_still(
         process.stop()
 
 
+@pytest.mark.long
 def test_a_file_that_another_program_has_locked(tmp_path: Path, pg15: Database) -> None:
     process = ServeProcess(tmp_path / "data")
     service = process.service()

@@ -81,6 +81,7 @@ def test_a_service_that_reads_its_catalog_ends(
         process.stop()
 
 
+@pytest.mark.long
 def test_a_service_that_takes_a_snapshot_ends(
     tmp_path: Path, fresh_cluster: ClusterFactory
 ) -> None:

@@ -19,6 +19,56 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "waits of half a minute and more; the first tier has locked tables, a store that is down and a "
+    "catalog that is being read, in the same files": {
+        "integration/test_locked_metadata.py::test_a_file_that_another_program_has_locked",
+        "integration/test_locked_metadata.py::test_a_store_that_stands_still",
+        "integration/test_source_stands_still.py::test_a_service_that_takes_a_snapshot_ends",
+    },
+    "DDL in another order, of partitions and under other names; the first tier has the usual one, "
+    "in the same files": {
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_a_partition_of_a_prepared_transaction"
+        ),
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_a_partition_of_a_root_that_is_being_copied"
+        ),
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_a_partition_of_another_table_by_now"
+        ),
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_the_root_is_set_aside_for_its_partitions_ddl"
+        ),
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_the_targets_root_has_other_partitions"
+        ),
+        (
+            "integration/apply/test_publications_that_change.py"
+            "::test_a_refresh_forgets_though_the_program_is_killed"
+        ),
+        (
+            "integration/apply/test_publications_that_change.py"
+            "::test_a_table_that_is_renamed_on_both_sides_goes_on"
+        ),
+        (
+            "integration/apply/test_publications_that_change.py"
+            "::test_what_was_dropped_on_the_source_has_its_last_rows"
+        ),
+        "integration/apply/test_schema_changes.py::test_ddl_between_the_rows_of_what_is_skipped",
+        "integration/apply/test_schema_changes.py::test_under_other_names_on_the_target",
+        "integration/apply/test_schema_changes.py::test_what_the_script_of_an_extension_does",
+        "integration/apply/test_setting_aside.py::test_a_column_that_is_missing",
+        "integration/apply/test_swapped_names.py::test_a_table_that_takes_the_place_of_another",
+        "integration/apply/test_swapped_names.py::test_columns_that_get_the_names_of_others",
+    },
+    "runs of Spark and of the command; the first tier has lake verify in lake/test_iceberg": {
+        "integration/lake/test_verify.py::test_what_has_no_current_table_is_told",
+    },
     "names that somebody gave on the target first, or at each pause, and a column that is there "
     "besides; the first tier has those that change hands by themselves, in the same file": {
         "integration/apply/test_swapped_names.py::test_a_column_that_the_target_has_besides",
@@ -27,7 +77,15 @@ LONG_ALONE: Final = {
     },
     "tables that wait for their merge when a job begins, change their shape or fail; the first "
     "tier has a merge at its own pace, in the same file": {
+        (
+            "integration/lake/test_own_pace.py"
+            "::test_another_shape_while_a_merge_has_not_had_its_turn"
+        ),
         "integration/lake/test_own_pace.py::test_compared_while_its_merge_fails",
+        (
+            "integration/lake/test_own_pace.py"
+            "::test_merges_of_a_table_while_the_rest_of_its_round_is_at_work"
+        ),
         "integration/lake/test_own_pace.py::test_set_aside_in_another_shape",
         "integration/lake/test_own_pace.py::test_waited_since_before_the_lakes_position",
     },

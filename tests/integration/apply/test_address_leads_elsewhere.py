@@ -21,7 +21,7 @@ from harness.refusing_relay import RefusingRelay
 from harness.remedies import remedy
 from harness.serve_process import ServeProcess
 from harness.standby import Standby
-from harness.tiers import majors_by_tier
+from harness.tiers import deep, majors_by_tier
 from integration.apply.test_another_server import Numbers
 from spillway.apply.target.session import TargetPlan, TargetSession, connect_beside
 from spillway.apply.target.whereabouts import Whereabouts
@@ -81,7 +81,7 @@ def test_sessions_are_together(fresh_cluster: ClusterFactory) -> None:
 
 
 @pytest.mark.parametrize("major", majors_by_tier([14, 18]))
-@pytest.mark.parametrize("way", ["lanes", "in progress"])
+@pytest.mark.parametrize("way", ["lanes", deep("in progress")])
 def test_a_standby_took_over(numbers: Numbers, way: str) -> None:
     """Much comes, and the first connections beside the one at work are opened, to the successor."""
     former = numbers.target

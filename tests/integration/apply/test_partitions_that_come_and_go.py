@@ -54,7 +54,7 @@ def _follow_hint(pair: SubscribedPair, error: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wished", "how"), [("apply", ""), ("pause", ""), deep("apply", "CONCURRENTLY")]
+    ("wished", "how"), [("apply", ""), deep("pause", ""), deep("apply", "CONCURRENTLY")]
 )
 def test_a_partition_that_is_detached(pair: SubscribedPair, wished: str, how: str) -> None:
     """Nothing is published of it any more, whenever the source is asked; its rows leave the
@@ -72,7 +72,7 @@ def test_a_partition_that_is_detached(pair: SubscribedPair, wished: str, how: st
     pair.check_equal("r", "r1")
 
 
-@pytest.mark.parametrize("is_later", [False, True], ids=["", "seen later"])
+@pytest.mark.parametrize("is_later", [False, deep(True)], ids=["", "seen later"])
 @pytest.mark.parametrize("published", ["ALL TABLES", deep("TABLE r, r1, marker")])
 def test_a_partition_that_is_published_by_itself_when_it_is_detached(
     pair: SubscribedPair, published: str, is_later: bool
@@ -146,6 +146,7 @@ def test_a_partition_of_a_partition_that_is_detached(pair: SubscribedPair, is_la
     pair.check_equal("r", "left_first", "m")
 
 
+@pytest.mark.long
 def test_a_partition_of_another_table_by_now(pair: SubscribedPair) -> None:
     """Its bounds there are none of those that it had: that is a pause, which goes on when it was
     attached by hand.
@@ -169,7 +170,7 @@ def test_a_partition_of_another_table_by_now(pair: SubscribedPair) -> None:
     pair.check_equal("r", "q", "t")
 
 
-@pytest.mark.parametrize("wished", ["apply", "pause"])
+@pytest.mark.parametrize("wished", ["apply", deep("pause")])
 def test_a_table_is_attached_that_the_target_lacks(pair: SubscribedPair, wished: str) -> None:
     """It is made, as a partition that is new: rows of the root would have no place."""
     pair.both(_ROOT)
@@ -203,7 +204,7 @@ def test_a_partitioned_table_is_attached_that_the_target_lacks(pair: SubscribedP
     pair.check_equal("r", "t")
 
 
-@pytest.mark.parametrize("has_it", [True, False], ids=["", "target lacks it"])
+@pytest.mark.parametrize("has_it", [True, deep(False)], ids=["", "target lacks it"])
 def test_a_table_that_is_published_by_being_attached(pair: SubscribedPair, has_it: bool) -> None:
     """It is copied by itself, as a table that is made: PostgreSQL waits for REFRESH PUBLICATION."""
     pair.both(_ROOT)
@@ -222,6 +223,7 @@ def test_a_table_that_is_published_by_being_attached(pair: SubscribedPair, has_i
     pair.check_equal("r", "t")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("root", ["RANGE", deep("LIST")])
 @pytest.mark.parametrize("is_new", [False, deep(True)], ids=["attached", "new"])
 def test_the_targets_root_has_other_partitions(
@@ -262,6 +264,7 @@ def test_the_targets_root_has_other_partitions(
     pair.check_equal("r", "t")
 
 
+@pytest.mark.long
 def test_the_root_is_set_aside_for_its_partitions_ddl(pair: SubscribedPair) -> None:
     """What the partition's DDL can't be done on is the root: it alone waits, and the rest goes on.
     It has both, DDL and rows, when it was emptied and the DDL was done.
@@ -348,6 +351,7 @@ def test_a_commit_that_nobody_sees_yet(pair: SubscribedPair) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_partition_of_a_prepared_transaction(pair: SubscribedPair) -> None:
     """Nobody sees its bounds on the source before COMMIT PREPARED, which comes later."""
     pair.both(_ROOT)
@@ -382,6 +386,7 @@ ALTER TABLE r2 ENABLE ALWAYS TRIGGER hold
 """
 
 
+@pytest.mark.long
 def test_a_partition_of_a_root_that_is_being_copied(pair: SubscribedPair) -> None:
     """Who has the root's rows since its copy does it, between them: rows of before have a place."""
     pair.both(f"{_ROOT}{_TABLE}")

@@ -97,6 +97,7 @@ def test_a_table_stays_until_a_refresh(published: SideBySide) -> None:
         assert sides.same("kept") == found
 
 
+@pytest.mark.long
 def test_a_refresh_forgets_though_the_program_is_killed(published: SideBySide) -> None:
     sides = published
     sides.source.execute("ALTER PUBLICATION p ADD TABLE kept")
@@ -119,6 +120,7 @@ def test_a_refresh_forgets_though_the_program_is_killed(published: SideBySide) -
         assert sides.same("kept") == [[]]
 
 
+@pytest.mark.long
 def test_what_was_dropped_on_the_source_has_its_last_rows(published: SideBySide) -> None:
     sides = published
     sides.source.execute("ALTER PUBLICATION p ADD TABLE kept")
@@ -153,6 +155,7 @@ def test_publishing_by_another_way_copies_nothing(published: SideBySide, *, via_
         assert sides.same("r") == [[*there, '(4,"as ever")']]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("restarts", [False, deep(True)])
 def test_a_table_that_is_renamed_on_both_sides_goes_on(
     published: SideBySide, *, restarts: bool

@@ -98,6 +98,7 @@ def test_what_is_safe_is_done_on_the_target(pair: SubscribedPair) -> None:
     assert pair.target.value("SELECT count(*) FROM u WHERE id = 60") == 0
 
 
+@pytest.mark.long
 def test_under_other_names_on_the_target(pair: SubscribedPair) -> None:
     """What happens to a table happens to the one that its rows go to."""
     pair.source.execute(
@@ -409,6 +410,7 @@ def extensions() -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.long
 def test_what_the_script_of_an_extension_does(pair18: SubscribedPair, extensions: Path) -> None:
     """An extension's tables are tables, and its update is DDL as any other's. 18, which is told
     where extensions are.
@@ -539,6 +541,7 @@ def _goes_on(pair: SubscribedPair) -> bool:
     return not pair.view()["enabled"] or bool(pair.target.query("SELECT FROM t WHERE id = 4"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wished", ["apply", deep("pause")])
 def test_ddl_between_the_rows_of_what_is_skipped(pair: SubscribedPair, wished: str) -> None:
     """The rows are given up, TRUNCATE with them, as PostgreSQL's SKIP does; the shape is not. A

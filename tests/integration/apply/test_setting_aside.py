@@ -107,6 +107,7 @@ def _is_whole(pair: SubscribedPair) -> None:
         assert pair.target.query(rows) == pair.source.query(rows), table
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", ["auto", deep("always")])
 def test_a_column_that_is_missing(pair: SubscribedPair, exact: str) -> None:
     pair.create(table_errors="set_aside", exact=exact)

@@ -29,6 +29,7 @@ def pair(checklist_cluster: Cluster, apply_service: ServeProcess) -> Iterator[Su
         yield there
 
 
+@pytest.mark.long
 def test_a_table_that_takes_the_place_of_another(pair: SubscribedPair) -> None:
     pair.both(
         "CREATE TABLE t (id int PRIMARY KEY, v text);"
@@ -207,6 +208,7 @@ def test_columns_that_swap_their_names(pair: SubscribedPair, wished: str) -> Non
     pair.check_equal("t")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "ddl",
     [

@@ -456,7 +456,7 @@ def test_dropped_in_the_midst_indexes_are_there_again(
     assert target.value("SELECT to_regclass('spillway.tables') IS NULL")
 
 
-@pytest.mark.parametrize(("asked", "large"), [(None, True), (None, False), (False, True)])
+@pytest.mark.parametrize(("asked", "large"), [(None, True), deep(None, False), deep(False, True)])
 def test_unasked_a_large_tables_indexes_are_made_after_its_copy(
     room: Room, monkeypatch: pytest.MonkeyPatch, asked: bool | None, large: bool
 ) -> None:
@@ -478,7 +478,7 @@ def test_unasked_a_large_tables_indexes_are_made_after_its_copy(
     sync.stop()
 
 
-@pytest.mark.parametrize("lacks", ["SELECT", deep("INSERT"), "DELETE, TRUNCATE"])
+@pytest.mark.parametrize("lacks", ["SELECT", deep("INSERT"), deep("DELETE, TRUNCATE")])
 def test_a_table_that_the_role_has_too_few_rights_in_stops_no_other(room: Room, lacks: str) -> None:
     """Not those to look whether it has rows, nor those to take away what was copied before a range
     failed; it is copied when they are granted.
@@ -854,7 +854,7 @@ def test_what_is_altered_while_it_is_copied_is_copied_anew(room: Room) -> None:
     sync.stop()
 
 
-@pytest.mark.parametrize("way", ["no reading", deep("no writing"), "a trigger waits"])
+@pytest.mark.parametrize("way", ["no reading", deep("no writing"), deep("a trigger waits")])
 def test_a_copy_is_stopped_while_the_target_takes_nothing(room: Room, way: str) -> None:
     """Before its COPY, when that begins, or in the middle, when both sides' buffers are full. It
     ends while that is so, nothing of it is there, and the next program copies all.

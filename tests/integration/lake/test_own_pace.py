@@ -265,6 +265,7 @@ def test_no_table_waits_for_another(stage: _Stage) -> None:
     stage.verified()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [("delta", "position")], indirect=True, ids=str)
 def test_another_shape_while_a_merge_has_not_had_its_turn(
     stage: _Stage, monkeypatch: pytest.MonkeyPatch
@@ -293,6 +294,7 @@ def test_another_shape_while_a_merge_has_not_had_its_turn(
     assert _points_that_differ(stage, seen) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [("delta", "position")], indirect=True, ids=str)
 def test_merges_of_a_table_while_the_rest_of_its_round_is_at_work(stage: _Stage) -> None:
     """A round whose slowest table takes longer than others' intervals: an LSN between two merges of

@@ -250,6 +250,7 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
     assert Lake(spark, bank.path).at().tables()
 
 
+@pytest.mark.long
 def test_what_has_no_current_table_is_told(
     spark: SparkSession, pg15: Database, tmp_path: Path
 ) -> None:
