@@ -10,6 +10,8 @@ process has no descriptor left, logs a traceback for each of the connections tha
   and again;
 - a handshake, a request's head, its body, the pause between requests, and an answer that nobody
   takes have their time;
+- a request that is still at work when the service has waited for it long enough as it stops, as one
+  that waits for transactions of the source, is told that;
 - what a client does wrong is an answer to the client, and no line of the log.
 """
 
@@ -26,12 +28,18 @@ from typing import Final
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from spillway.connection_bound import ConnectionBound
-from spillway.errors import InvalidRequest, RequestTimeout, SpillwayError, TooManyConnections
+from spillway.errors import (
+    InvalidRequest,
+    NotReady,
+    RequestTimeout,
+    SpillwayError,
+    TooManyConnections,
+)
 from spillway.slot_manager.problems import MEDIA_TYPE, problem_response
 from spillway.tls import ServerCertificate
 
@@ -45,6 +53,8 @@ BODY_TIMEOUT_S: Final = 60.0
 WRITE_TIMEOUT_S: Final = 60.0
 #: Between requests of a connection. Clients of pools keep one a little less long.
 KEEP_ALIVE_S: Final = 30
+#: How long a service that stops waits for the requests at work.
+STOP_TIMEOUT_S: Final = 5
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 #: How long a connection that is being closed may take to end.
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -82,7 +92,7 @@ class HttpServer:
             lifespan="off",
             access_log=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
         self._server = _Uvicorn(self._config)
         self._bound = bound
@@ -232,6 +242,28 @@ class _Protocol(H11Protocol):
     ) -> None:
         super().__init__(config, state, {})
         self._release = release
+        self._asked = self.app
+        self.app = self._answer_until_stopped
+
+    async def _answer_until_stopped(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application answer. uvicorn cancels what is at work when the time of a stop is
+        over, and nobody else cancels a request: left alone, it would log a traceback for each, and
+        call that an internal error.
+        """
+        try:
+            await self._asked(scope, receive, send)
+        except asyncio.CancelledError:
+            cycle = self.cycle
+            if cycle.response_started:
+                # Without its last chunk, so that nobody takes it for a whole one.
+                cycle.disconnected = True
+                self.transport.close()
+                return
+            stopped = NotReady(
+                "the service was stopped while the request was at work",
+                hint="Ask again when the service is back; a change may have been made.",
+            )
+            await problem_response(stopped, scope["path"])(scope, receive, send)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -25,6 +26,8 @@ from spillway.slot_manager.server import HttpServer
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 CONNECTIONS_MAX = 8
 
@@ -66,6 +69,14 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     admin = Admin(engine, subscriptions, token=None, version="0")
     bound = ConnectionBound("REST", CONNECTIONS_MAX)
     app = create_app(engine, subscriptions, token=None, version="0", admin=admin, bounds=(bound,))
+    async with serving(app, bound) as there:
+        yield there
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, bound: ConnectionBound | None = None) -> AsyncIterator[Served]:
+    """Serve *app* within this context."""
+    bound = bound or ConnectionBound("REST", CONNECTIONS_MAX)
     listener = _bind("127.0.0.1", 0)
     server = HttpServer(app, bound=bound)
     serving = asyncio.create_task(server.serve(listener))
@@ -79,7 +90,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
 def _problem(answer: bytes) -> Any:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"application/problem+json" in head
-    assert b"connection: close" in head
+    assert b"connection: close" in head.lower()
     return json.loads(body)
 
 
@@ -320,3 +331,52 @@ async def test_the_log_says_which_error_was_internal(
     )
     (record,) = (one for one in caplog.records if one.exc_info)
     assert "this is what broke" in str(record.exc_info)
+
+
+async def _hang(hangs: asyncio.Event) -> Any:
+    hangs.set()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.follows_hint("not_ready")
+async def test_a_request_at_work_when_the_service_stops(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told that, and not of an internal error."""
+    monkeypatch.setattr(server_module, "STOP_TIMEOUT_S", 1)
+    hangs = asyncio.Event()
+    app = create_app(FakeEngine(), FakeSubscriptions(), token=None, version="0")
+    ask = b"GET /v1/slots HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeEngine, "list_slots", lambda _: _hang(hangs))
+        async with serving(app) as there:
+            asked = asyncio.create_task(there.say(ask))
+            await hangs.wait()
+        answer = await asked
+    assert not [one for one in caplog.records if one.exc_info]
+    assert answer.startswith(b"HTTP/1.1 503")
+    problem = _problem(answer)
+    assert problem["instance"] == "/v1/slots"
+    assert "Ask again when the service is back" in remedy(problem, "not_ready")
+    async with serving(app) as there:
+        assert (await there.say(ask)).startswith(b"HTTP/1.1 200")
+
+
+async def test_half_an_answer_when_the_service_stops(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not ended as if it were whole, and is no traceback either."""
+    monkeypatch.setattr(server_module, "STOP_TIMEOUT_S", 1)
+    hangs = asyncio.Event()
+
+    async def begin(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        await _hang(hangs)
+
+    async with serving(begin) as there:
+        asked = asyncio.create_task(there.say(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"))
+        await hangs.wait()
+    answer = await asked
+    assert not [one for one in caplog.records if one.exc_info]
+    assert answer.endswith(b"4\r\nhalf\r\n"), "without the last chunk"
