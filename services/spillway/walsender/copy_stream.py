@@ -18,7 +18,9 @@ mark of its connection in memory, and loses both when it has not answered for wa
 
 A keepalive's walEnd is a promise: clients confirm it by themselves when they are idle (pgjdbc,
 psycopg2, the apply worker). So it is the LSN up to which everything was written to *this* socket,
-never where the log or the receiver stands.
+never where the log or the receiver stands. The first one comes before any change and says where the
+slot stands: a client that has all it wants (pg_recvlogical --endpos) ends by it, and takes nothing
+twice.
 
 Source: WalSndLoop, WalSndWaitForWal, ProcessStandbyReplyMessage, WalSndKeepaliveIfNecessary
 (src/backend/replication/walsender.c)
@@ -89,6 +91,7 @@ class CopyStream:
         stream: its hold on the slot.
         open_writes: a value of ``copy_data.OPEN_WRITES``: which messages bear 0/0.
         timeout_s: wal_sender_timeout; 0: none.
+        begin_lsn: everything that commits before this the client has, or does not want.
         text: how text is converted; None: it goes out as it is.
         warns: whether the client wants warnings (client_min_messages).
         heard: awaited whenever the client has shown that it lives.
@@ -100,6 +103,7 @@ class CopyStream:
         stream: SlotStream,
         open_writes: int,
         timeout_s: float,
+        begin_lsn: Lsn,
         text: ConvertedText | None = None,
         *,
         warns: bool = True,
@@ -113,7 +117,7 @@ class CopyStream:
         self._warns = warns
         self._heard = heard
         #: everything that commits before this is written to the socket, whole
-        self._sent_lsn = Lsn(0)
+        self._sent_lsn = begin_lsn
         self._write_lsn = 0
         self._flush_lsn = 0
         #: walEnd of the last keepalive
@@ -137,6 +141,7 @@ class CopyStream:
                 session.
         """
         self._connection.writer.transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        self._write_keepalive(reply_requested=False)
         feedback = asyncio.create_task(self._take_feedback())
         tasks = [
             feedback,

@@ -65,6 +65,8 @@ _TOKEN: Final = re.compile(
     | (?P<other> . )""",
     re.VERBOSE | re.DOTALL,
 )
+#: a token: what begins with a quote and has no other
+_UNTERMINATED: Final = "unterminated"
 _FIRST_WORD: Final = re.compile(r"[ \t\n\r\f\v]*([A-Za-z_]+)(?![A-Za-z0-9_$\u0080-\U0010ffff])")
 
 
@@ -187,7 +189,7 @@ def parse_command(
 
 
 class _Token(NamedTuple):
-    #: keyword, name, string, number, lsn, or the character itself
+    #: keyword, name, string, number, lsn, unterminated, or the character itself
     kind: str
     text: str
 
@@ -215,7 +217,9 @@ def _tokens(text: str, on_cut: Callable[[str, str], None] | None) -> list[_Token
             case "string":
                 found.append(_Token("string", value.replace("''", "'")))
             case "other" if value in "\"'":
-                raise syntax_error("unterminated quoted string")
+                # An error only for whoever comes to it: what is wrong before it is told first.
+                found.append(_Token(_UNTERMINATED, value))
+                break
             case "other":
                 found.append(_Token(value, value))
             case _:
@@ -240,6 +244,8 @@ class _Parser:
         """Take the next token if it is of *kind*, and is *text*; return its text."""
         if self._at < len(self._tokens):
             token = self._tokens[self._at]
+            if token.kind == _UNTERMINATED:
+                raise syntax_error("unterminated quoted string")
             if token.kind == kind and text in (None, token.text):
                 self._at += 1
                 return token.text
@@ -269,7 +275,10 @@ class _Parser:
         while True:
             word = self.accept("keyword")
             name = self.expect("name") if word is None else word.lower()
-            value = self.accept("name") or self.accept("number")
+            value = self.accept("name")
+            if value is None and (number := self.accept("number")) is not None:
+                # A number, not its text: 00 is 0.
+                value = number.lstrip("0") or "0"
             found.append(Option(name, self.accept("string") if value is None else value))
             if self.accept(",") is None:
                 break

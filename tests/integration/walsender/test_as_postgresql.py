@@ -15,6 +15,7 @@ from harness.pg_port import serving
 from harness.replication_client import Frame, ReplicationClient, Reply
 from harness.servers import ClientNotThere, client
 from harness.tiers import deep
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +56,12 @@ COMMANDS = [
     "START_REPLICATION SLOT publishing LOGICAL 0/0 (proto_version 'x', publication_names 'p')",
     "START_REPLICATION SLOT publishing LOGICAL 0/0 (proto_version '1', proto_version '1')",
     "START_REPLICATION SLOT publishing LOGICAL 0/0 (colour 'blue')",
+    "START_REPLICATION SLOT taken LOGICAL 0/0 (\"include-xids\" 'perhaps', \"include-xids\" 'on')",
+    "START_REPLICATION SLOT taken LOGICAL 0/0 (\"q\" 'it's')",
+    'START_REPLICATION SLOT taken LOGICAL 0/0 ("a"b" \'1\')',
+    'DROP_REPLICATION_SLOT "taken',
+    'DROP_REPLICATION_SLOT taken "',
+    "CREATE_REPLICATION_SLOT s LOGICAL test_decoding (SNAPSHOT 'nothing', TWO_PHASE 02)",
     "SHOW data_directory_mode",
     "SHOW wal_segment_size;",
     "SHOW a b",
@@ -94,6 +101,7 @@ ROLLBACK PREPARED 'p2';
 STREAMS = [
     ("test_decoding", ""),
     ("test_decoding", "\"skip-empty-xacts\" 'on', \"include-xids\" 'off'"),
+    ("test_decoding", "\"include-xids\" 'on', \"include-xids\" 'off'"),
     ("pgoutput", "proto_version '1', publication_names 'p'"),
     ("pgoutput", "proto_version '2', publication_names 'p', messages 'true', binary 'true'"),
 ]
@@ -339,6 +347,43 @@ def test_pg_recvlogical(made: Database, tmp_path: Path) -> None:
         for slot in ("r", "two", "f", "new", "r"):
             drops = [_recv(to, made, "--drop-slot", "--slot", slot)[0] for to in both]
             assert drops[0] == drops[1]
+
+
+def test_what_ends_where_the_slot_stands(made: Database, tmp_path: Path) -> None:
+    """Who has all up to its --endpos gets nothing again, though a transaction begins just there: a
+    walsender's first word is where its slot stands.
+    """
+    with serving(made, tmp_path) as (_, dsn):
+        both = (dsn, made.dsn)
+        for to in both:
+            with ReplicationClient(to) as client:
+                assert (
+                    client.run(
+                        "CREATE_REPLICATION_SLOT ends LOGICAL test_decoding NOEXPORT_SNAPSHOT"
+                    ).status
+                    == "TUPLES_OK"
+                )
+        end = str(made.value("SELECT pg_current_wal_insert_lsn()::text"))
+        made.execute("SELECT pg_logical_emit_message(true, 'p', 'begins there')")
+        keepalives = []
+        for to in both:
+            with ReplicationClient(to) as client:
+                client.start("ends", "\"skip-empty-xacts\" 'off'")
+                client.read_until(lambda c=client: len(c.frames) >= 3)  # type: ignore[misc]
+                begin, *_ = client.frames
+                client.feedback(begin.start)
+                client.read_to(str(made.value("SELECT pg_current_wal_flush_lsn()::text")))
+                client.finish_copy()
+            with ReplicationClient(to) as client:
+                client.start("ends")
+                client.read_until(lambda c=client: bool(c.frames))  # type: ignore[misc]
+                keepalives.append((begin.start, client.keepalives[0]))
+                client.finish_copy()
+        ours, theirs = keepalives
+        assert theirs == (int(Lsn.parse(end)), (int(Lsn.parse(end)), 0))
+        assert ours == theirs
+        with ReplicationClient(made.dsn) as client:
+            client.run("DROP_REPLICATION_SLOT ends")
 
 
 @pytest.mark.parametrize("major", [deep(15), 16, deep(17)])

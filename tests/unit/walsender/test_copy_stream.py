@@ -66,6 +66,10 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
             copy_data_frames(payload, lengths.tobytes(), lsns.tobytes(), 0, 0)
 
 
+#: where the slot stands that is streamed
+BEGINS = Lsn(30)
+
+
 class Scripted:
     """A stream that gives what it was told, then nothing; and takes note of what is confirmed."""
 
@@ -124,7 +128,9 @@ async def _told(batches: list[StreamBatch], sent: list[bytes]) -> tuple[list[byt
     client, to_server = await asyncio.open_connection(sock=theirs)
     source = Scripted(*batches)
     connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
-    running = asyncio.create_task(CopyStream(connection, cast("SlotStream", source), 0, 0.0).run())
+    running = asyncio.create_task(
+        CopyStream(connection, cast("SlotStream", source), 0, 0.0, BEGINS).run()
+    )
     try:
         await source.asked.wait()
         to_server.write(b"".join(sent) + b"c\0\0\0\4")
@@ -166,9 +172,9 @@ def test_keepalives_promise_what_was_sent() -> None:
     ):
         got, _ = asyncio.run(_told(batches, asking))
         keepalives = [int.from_bytes(one[1:9], "big") for one in got if one[:1] == b"k"]
-        assert keepalives == promised
+        assert keepalives == [BEGINS, *promised]
         # Each behind all that it promises.
-        data = [one[:1] for one in got]
+        data = [one[:1] for one in got[1:]]
         assert data == sorted(data, reverse=True)
 
 
@@ -226,7 +232,7 @@ async def _stalled() -> int:
     reader, writer = await asyncio.open_connection(sock=ours)
     source = Endless()
     connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
-    stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0)
+    stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0, BEGINS)
     running = asyncio.create_task(stream.run())
     before = -1
     while before != source.taken:
@@ -290,7 +296,9 @@ async def _taken_elsewhere(sizes: list[int], sent: bytes) -> tuple[list[bool], b
     reader, writer = await asyncio.open_connection(sock=ours)
     source = Lively()
     connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
-    running = asyncio.create_task(CopyStream(connection, cast("SlotStream", source), 0, 0.0).run())
+    running = asyncio.create_task(
+        CopyStream(connection, cast("SlotStream", source), 0, 0.0, BEGINS).run()
+    )
     await source.asked.wait()
     live = source.live
     assert live is not None
@@ -336,7 +344,9 @@ def test_what_a_socket_does_not_take_at_once_keeps_its_place() -> None:
         (100, 25 + 10),
         (200, 25 + (1 << 20)),
     ]
-    # One for where the stream began; none between is ahead of what was written before it.
+    # One for where the slot stands, one for where the stream began; none between is ahead of what
+    # was written before it.
+    assert frames.pop(0)[:2] == (b"k", BEGINS)
     before = 40
     for kind, lsn, _ in frames:
         if kind == b"k":
@@ -358,7 +368,7 @@ def test_a_keepalive_follows_what_came_live(count: int) -> None:
         reader, writer = await asyncio.open_connection(sock=ours)
         source = Lively()
         connection = Connection(cast("Reader", reader), writer, is_tls=False, end_point=None)
-        stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0)
+        stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0, BEGINS)
         running = asyncio.create_task(stream.run())
         await source.asked.wait()
 
@@ -372,7 +382,7 @@ def test_a_keepalive_follows_what_came_live(count: int) -> None:
 
         await asyncio.to_thread(give)
         data = b""
-        while len(frames := _frames_of(data)) < count + 2:
+        while len(frames := _frames_of(data)) < count + 3:
             data += await loop.sock_recv(theirs, 1 << 16)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -383,4 +393,9 @@ def test_a_keepalive_follows_what_came_live(count: int) -> None:
     with asyncio.Runner(loop_factory=LendingLoop) as runner:
         frames = runner.run(asyncio.wait_for(told(), 60))
     given = [(b"w", lsn) for lsn in range(60, 60 + count)]
-    assert [(kind, lsn) for kind, lsn, _ in frames] == [(b"k", 40), *given, (b"k", 60 + count)]
+    assert [(kind, lsn) for kind, lsn, _ in frames] == [
+        (b"k", BEGINS),
+        (b"k", 40),
+        *given,
+        (b"k", 60 + count),
+    ]
