@@ -5,7 +5,7 @@
     0x16 ─────────────────────────────▶ TLS at once, with ALPN "postgresql"
     GSSENCRequest ▶ N ▶ …
     SSLRequest    ▶ S ▶ TLS, or N ▶ …
-    CancelRequest ▶ (no answer)
+    CancelRequest ▶ (no answer), within TLS too: libpq 17 and pgjdbc ask as they came in
     StartupMessage ▶ [NegotiateProtocolVersion] ▶ SCRAM ▶ AuthenticationOk
 
 What comes before TLS is read from the socket byte by byte, no further than it goes: what a client
@@ -26,7 +26,7 @@ import contextlib
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from spillway.errors import UnknownUser
 from spillway.users.verifier import Verifier
@@ -90,11 +90,19 @@ class CancelRequest:
     pid: int
     key: bytes
 
+    @classmethod
+    def in_packet(cls, packet: bytes) -> Self | None:
+        """Read a startup packet, without its length, that is one; None: it is another."""
+        if int.from_bytes(packet[:4], "big") != messages.CANCEL_REQUEST:
+            return None
+        return cls(int.from_bytes(packet[4:8], "big"), packet[8:])
+
 
 async def open_connection(
     accepted: socket.socket, certificate: ServerCertificate | None
-) -> tuple[Connection, bytes] | CancelRequest | None:
-    """Find out what a client wants and set TLS up; return its streams and its startup packet.
+) -> tuple[Connection, bytes] | None:
+    """Find out what a client wants and set TLS up; return its streams and its startup packet, or
+    what it has sent instead of one.
 
     None: it went away, or is not worth an answer. The socket is the connection's own from here on.
 
@@ -116,12 +124,11 @@ async def open_connection(
             return None
         return connection, await _read_startup(connection)
     for _ in range(_REQUESTS_MAX + 1):
-        head = await _receive(accepted, 8)
-        length, code = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
+        head = await _receive(accepted, 4)
+        length = int.from_bytes(head, "big")
         _check_length(length)
-        if code == messages.CANCEL_REQUEST:
-            body = await _receive(accepted, length - 8)
-            return CancelRequest(int.from_bytes(body[:4], "big"), body[4:])
+        head += await _receive(accepted, 4)
+        code = int.from_bytes(head[4:], "big")
         if code not in (messages.SSL_REQUEST, messages.GSSENC_REQUEST):
             packet = head[4:] + await _receive(accepted, length - 8)
             return await _plain(accepted), packet

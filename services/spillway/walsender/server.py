@@ -221,14 +221,15 @@ class WalsenderServer:
         except BaseException:
             accepted.close()
             raise
-        if opened is None or isinstance(opened, CancelRequest):
-            if opened is not None:
-                self._cancel(opened)
+        if opened is None:
             accepted.close()
             return
         connection, packet = opened
         try:
-            await self._serve(connection, packet, address)
+            if (request := CancelRequest.in_packet(packet)) is not None:
+                self._cancel(request)
+            else:
+                await self._serve(connection, packet, address)
             await connection.close()
         except _GONE:
             pass

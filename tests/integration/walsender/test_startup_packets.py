@@ -9,7 +9,7 @@ import ssl
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -168,7 +168,8 @@ def _cancel(client: ReplicationClient) -> None:
         # Nothing waits inside libpq, for the service is in this process.
         request = client.pgconn.cancel_conn()
         request.start()
-        while request.poll() != pq.PollingStatus.OK:
+        while (status := request.poll()) != pq.PollingStatus.OK:
+            assert status != pq.PollingStatus.FAILED, request.get_error_message()
             time.sleep(0.001)
         request.finish()
         client.pgconn.consume_input()
@@ -207,3 +208,53 @@ def test_cancel_keys(pg18: Database, tmp_path: Path, minor: int, key_bytes: int)
             with pytest.raises(psycopg.errors.QueryCanceled):
                 bob.execute("SELECT pg_sleep(60)")
             timer.join()
+
+
+def test_cancels_within_tls(pg18: Database, tmp_path: Path) -> None:
+    """libpq 17 and later asks for a cancel as its connection came in: within TLS."""
+    authority = Authority.make(tmp_path)
+    pair = authority.sign("service")
+    context = ssl.create_default_context(cafile=authority.file)
+    files = TlsFiles(pair.certificate, pair.key)
+    with serving(pg18, tmp_path / "data", tls=files, asked_with=context) as (service, dsn):
+        service.create_slot("s", pg18.name)
+        create_user(service, "bob", pg18.name, run_sql=True)
+        verified = f"sslmode=verify-full sslrootcert={authority.file}"
+        for more in ("", "sslnegotiation=direct"):
+            asking = f"{verified} {more}"
+            with (
+                ReplicationClient(f"{dsn} {asking}") as holder,
+                ReplicationClient(f"{dsn} {asking}") as client,
+            ):
+                holder.start("s")
+                client.pgconn.send_query(b"DROP_REPLICATION_SLOT s WAIT")
+                client.pgconn.flush()
+                _cancel(client)
+                result = client.result()
+                assert result is not None
+                assert b"canceling statement due to user request" in result.error_message
+            with psycopg.connect(f"{dsn_of(service, 'bob', pg18.name)} {asking}") as bob:
+                failures: list[BaseException] = []
+
+                def cancel(bob: psycopg.Connection = bob, failures: Any = failures) -> None:
+                    try:
+                        bob.cancel_safe()
+                    except psycopg.Error as error:
+                        failures.append(error)
+
+                timer = threading.Timer(0.2, cancel)
+                timer.start()
+                with pytest.raises(psycopg.errors.QueryCanceled):
+                    bob.execute("SELECT pg_sleep(10)")
+                timer.join()
+                assert not failures
+        # One that is cut, or longer than a key may be, cancels nothing and is no error of the log.
+        for body in (b"", b"\0" * 5000):
+            with (
+                socket.create_connection(("127.0.0.1", service.pg_port or 0), timeout=30) as plain,
+            ):
+                plain.sendall(struct.pack(">ii", 8, SSL_REQUEST))
+                assert plain.recv(1) == b"S"
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped:
+                    wrapped.sendall(struct.pack(">ii", 8 + len(body), CANCEL_REQUEST) + body)
+                    assert wrapped.recv(1) == b""
