@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
     from spillway.walsender.printing import Defaults
+    from spillway.walsender.sql.places import Places
     from spillway.walsender.sql.upstream import Upstreams
 
 #: Session settings that change what output plugins print; those of ours take them as options.
@@ -601,14 +602,15 @@ class Session:
 
     async def _run_sql(self, commands: Commands, query: bytes, rest_bytes: int = 0) -> None:
         commands.check_sql()
+        places: Places | None = None
         if not rest_bytes and may_speak_of_slots(query) and self._session_sql.status != b"E":
             # What its session says of backslashes counts.
             await self._session_sql.open()
             text = query[_HEAD_BYTES:-1]
             slots = Slots(self._engine, commands, self._session_sql.parameter)
-            changed = await slots.simple(text)
+            changed, places = await slots.simple(text)
             query = messages.message(b"Q", changed + b"\0")
-        if not await self._session_sql.run(query, rest_bytes):
+        if not await self._session_sql.run(query, rest_bytes, places):
             # As any error of a backend's does (PostgresMain).
             await commands.drop_temporary()
 

@@ -822,3 +822,60 @@ def test_calls_under_conditions(pg15: Database, tmp_path: Path) -> None:
                 assert session.execute(names.encode()).fetchall() == []
         assert seen[0] == seen[1]
         assert seen[0][-1][1] == [(True,)]
+
+
+MISTAKEN = [
+    "SELECT slot_name FROM pg_replication_slots WHERE slotname = 'x'",
+    "SELECT 'ä€', slot_name FROM pg_replication_slots ORDER BY nope",
+    "SELECT nope FROM pg_replication_slots",
+    "SELECT slot_name FROM pg_catalog.pg_replication_slots WHER slot_name = 'x'",
+    "SELECT 1 FROM pg_stat_replication r, pg_replication_slots s WHERE r.pid = s.pid",
+    "TABLE pg_replication_slots ORDER BY nope",
+    "SELECT nope FROM pg_class",
+]
+
+
+def test_where_a_mistake_is(pg: Database, tmp_path: Path) -> None:
+    """Errors tell the place in what the client wrote, not in what the source got; psql's caret
+    stands there.
+    """
+
+    def told(dsn: str) -> list[object]:
+        found: list[object] = []
+        for encoding in ("UTF8", "EUC_JIS_2004"):
+            with psycopg.connect(dsn, autocommit=True, client_encoding=encoding) as session:
+                for mistaken in MISTAKEN:
+                    text = mistaken if encoding == "UTF8" else mistaken.replace("ä€", "漢字")
+                    for way in (b"simple", b"extended"):
+                        pgconn = session.pgconn
+                        written = text.encode(session.info.encoding)
+                        if way == b"simple":
+                            result = pgconn.exec_(written)
+                        else:
+                            result = pgconn.exec_params(written, [])
+                        place = result.error_field(pq.DiagnosticField.STATEMENT_POSITION)
+                        found.append((encoding, way, text, place))
+                # Of several statements in a pipeline.
+                with session.pipeline() as pipeline, session.cursor() as cursor:
+                    for text in ("SELECT 1", MISTAKEN[0]):
+                        cursor.execute(text)
+                        try:
+                            pipeline.sync()
+                        except psycopg.Error as error:
+                            found.append(error.diag.statement_position)
+        return found
+
+    with serving(pg, tmp_path) as (service, _):
+        create_user(service, "bob", pg.name, run_sql=True)
+        bobs = dsn_of(service, "bob", pg.name)
+        expected = told(pg.dsn)
+        assert told(bobs) == expected
+        places = []
+        for dsn in (pg.dsn, bobs):
+            with ReplicationClient(dsn) as connection:
+                results = [connection.run_bytes(text.encode()) for text in MISTAKEN]
+                places.append(
+                    [one.error_field(pq.DiagnosticField.STATEMENT_POSITION) for one in results]
+                )
+        assert places[1] == places[0]
+        assert all(places[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spillway.walsender.failures import WireError
+from spillway.walsender.messages import message
 from spillway.walsender.sql.conditions import Known
 from spillway.walsender.sql.statements import may_speak_of_slots, rewrite
 from spillway.walsender.sql.tokens import tokens_of
@@ -217,3 +218,24 @@ def test_tokens_keep_positions() -> None:
     assert [text[token.start : token.end] for token in tokens] == [
         "SELECT", "\xe4", ".", '"B""b"', ",", "$1", "::", "x", ",", "U&'x'", "|", "|", "$t$ ' $t$",
     ]  # fmt: skip
+
+
+def test_places() -> None:
+    """Each character of what was written is found again, whatever is in front of it."""
+    text = "SELECT 'é', a FROM pg_replication_slots s, pg_catalog.pg_stat_replication WHERE é"
+    written = text.encode().decode("latin-1")
+    statement = rewrite(written, 18)
+    assert statement is not None
+    changed = statement.with_json("'{}'").encode("latin-1").decode()
+    places = statement.places("'{}'", "utf-8")
+    for what in ("SELECT", "é", ", a", " s,", "WHERE", "WHERE é"):
+        at = changed.rindex(what) if what.startswith("WHERE") else changed.index(what)
+        own = text.rindex(what) if what.startswith("WHERE") else text.index(what)
+        assert places.written(at + 1) == own + 1, what
+    # Within what stands for a relation it is the relation's name; and the end is the end.
+    assert places.written(changed.index("(") + 5) == text.index("pg_replication_slots") + 1
+    assert places.written(len(changed) + 1) == len(text) + 1
+    frame = message(b"E", b"SERROR\0P%d\0Mwrong\0\0" % (len(changed)))
+    assert places.in_error(frame) == message(b"E", b"SERROR\0P%d\0Mwrong\0\0" % len(text))
+    other = message(b"E", b"SERROR\0Mwrong\0\0")
+    assert places.in_error(other) is other

@@ -8,10 +8,11 @@ slots are changed (:mod:`~spillway.walsender.sql.statements`)::
     Parse   its text, with one parameter more for our rows
     Bind    our rows as they are now, as that parameter's value
 
-and of the source ParameterDescription, which loses that parameter, and the error that stands for
-one of ours: where a call on slots has failed, the source gets a statement that fails there, at
-that place in what the client has sent, so that what follows is skipped and a transaction fails as
-it must; what it says of that is replaced by what went wrong.
+and of the source ParameterDescription, which loses that parameter, an error's place in a statement
+that was changed (:mod:`~spillway.walsender.sql.places`), and the error that stands for one of ours:
+where a call on slots has failed, the source gets a statement that fails there, at that place in
+what the client has sent, so that what follows is skipped and a transaction fails as it must; what
+it says of that is replaced by what went wrong.
 
 Whichever side ends ends the other. A client that is gone closes its backend's connection at once,
 as if it had been connected there itself; what the source has said before it ended, its FATAL above
@@ -36,6 +37,7 @@ from spillway.walsender.sql.upstream import PIECE_BYTES
 
 if TYPE_CHECKING:
     from spillway.walsender.handshake import Connection
+    from spillway.walsender.sql.places import Places
     from spillway.walsender.sql.slots import Slots
     from spillway.walsender.sql.statements import Statement
     from spillway.walsender.sql.upstream import Upstream
@@ -67,6 +69,12 @@ class Relay:
         #: what the source has yet to answer, in its order: Closes of the client's, Closes of ours
         #: with who waits for them, and what ends in a ReadyForQuery
         self._awaited: deque[_Awaited | asyncio.Future[bool]] = deque()
+        #: where what is in a statement that was changed, for each answer that ends in a
+        #: ReadyForQuery; None: none was, or there are others beside it
+        self._places: deque[Places | None] = deque()
+        #: the same of the batch that the client has not ended yet, and whether it has a statement
+        self._batch_places: Places | None = None
+        self._has_batch = False
         #: an error has come, and the client has not sent Sync since
         self._is_skipped = False
         #: statements on slots by their names
@@ -174,6 +182,15 @@ class Relay:
             self._awaited.append(_Awaited.CLOSE)
         elif kind in b"QSF":
             self._awaited.append(_Awaited.READY)
+            self._places.append(self._batch_places)
+            self._batch_places, self._has_batch = None, False
+
+    def _note_places(self, places: Places | None) -> None:
+        """Note where what is in the statement that the client has sent. Of several in a batch
+        nobody knows which one an error is of.
+        """
+        self._batch_places = None if self._has_batch else places
+        self._has_batch = True
 
     async def _is_reached(self) -> bool:
         """Wait until the source has done what the client has sent so far; False: some of it has
@@ -202,6 +219,7 @@ class Relay:
             while _Awaited.READY in awaited:
                 done = awaited.popleft()
                 if done is _Awaited.READY:
+                    self._places.popleft()
                     break
                 if isinstance(done, asyncio.Future) and not done.done():
                     done.set_result(False)
@@ -217,7 +235,8 @@ class Relay:
         if not may_speak_of_slots(body) or self._status == _FAILED:
             return None
         text = body[:-1]
-        changed = await self._slots.simple(text, self._is_reached)
+        changed, places = await self._slots.simple(text, self._is_reached)
+        self._note_places(places)
         return None if changed is text else messages.message(b"Q", changed + b"\0")
 
     async def _parse(self, body: bytes) -> bytes | None:
@@ -225,6 +244,7 @@ class Relay:
         statement = self._slots.rewrite(parse.query)
         if statement is None or await self._slots.is_of_source(statement):
             self._prepared.pop(parse.name, None)
+            self._note_places(None)
             return None
         if len(self._prepared) >= _PREPARED_MAX and parse.name not in self._prepared:
             raise WireError(
@@ -234,9 +254,8 @@ class Relay:
             )
         statement.wanted = max(statement.parameters, parse.type_count)
         self._prepared[parse.name] = statement
-        if not statement.needs_json:
-            return parse.with_query(statement.text.encode("latin-1"))
         expression = json_parameter(statement.wanted + 1)
+        self._note_places(statement.places(expression, self._slots.codec))
         return parse.with_query(statement.with_json(expression).encode("latin-1"))
 
     async def _bind(self, body: bytes) -> bytes | None:
@@ -319,4 +338,8 @@ class Relay:
                 for mark, told in self._failures.items():
                     if mark in frame:
                         return told
+        if frame[:1] == b"E":
+            places = self._places[0] if self._places else self._batch_places
+            if places is not None:
+                return places.in_error(frame)
         return frame

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from spillway.walsender.handshake import Connection
+    from spillway.walsender.sql.places import Places
     from spillway.walsender.sql.upstream import Upstream
 
 #: Fails a block and says so in the server's log; nothing else comes of it.
@@ -111,13 +112,14 @@ class ReplicationSql:
             )
             await self._connection.send(*others)
 
-    async def run(self, query: bytes, rest_bytes: int = 0) -> bool:
+    async def run(self, query: bytes, rest_bytes: int = 0, places: Places | None = None) -> bool:
         """Pass a Query on, and everything that comes of it but ReadyForQuery; return whether it
         succeeded.
 
         Args:
             query: the message, or its beginning.
             rest_bytes: how much of it is still to be read from the client.
+            places: where what is in its text; None: it is the client's own.
 
         Raises:
             UpstreamEnded: the source has ended the connection.
@@ -135,7 +137,7 @@ class ReplicationSql:
             with contextlib.suppress(OSError):
                 await upstream.write(query)
             await self._pass_on(upstream, rest_bytes)
-            succeeded = await self._relay(upstream)
+            succeeded = await self._relay(upstream, places)
         finally:
             reader.when_ended(None)
             self._is_busy = False
@@ -152,7 +154,7 @@ class ReplicationSql:
             with contextlib.suppress(OSError):
                 await upstream.write(data)
 
-    async def _relay(self, upstream: Upstream) -> bool:
+    async def _relay(self, upstream: Upstream, places: Places | None) -> bool:
         """Pass on what the source answers, up to its ReadyForQuery; return whether none of it was
         an error.
         """
@@ -160,7 +162,7 @@ class ReplicationSql:
         copying: asyncio.Task[None] | None = None
         try:
             while data := await upstream.read():
-                at = 0
+                at = sent = 0
                 while True:
                     at, size = self._heads.walk(data, at)
                     if not size or len(data) - at < size or data[at] == _READY:
@@ -173,9 +175,13 @@ class ReplicationSql:
                         upstream.note_parameter(data[at + _HEAD_BYTES : at + size])
                     else:
                         succeeded = False
+                        if places is not None:
+                            error = places.in_error(data[at : at + size])
+                            await self._connection.send(data[sent:at], error)
+                            sent = at + size
                     at += size
-                if at:
-                    await self._connection.send(data[:at])
+                if at > sent:
+                    await self._connection.send(data[sent:at])
                 if size and len(data) - at >= size:
                     self.status = data[at + _HEAD_BYTES : at + size]
                     upstream.unread(data[at + size :])

@@ -24,6 +24,7 @@ from spillway.errors import InvalidLsn, InvalidOption, NoConsumer, SpillwayError
 from spillway.pg.boolean import parse_bool
 from spillway.pg.identifier import truncate
 from spillway.pg.lsn import Lsn
+from spillway.walsender.client_encoding import ClientEncoding
 from spillway.walsender.failures import WireError, in_startup, shown_pid, told
 from spillway.walsender.grammar import CreateSlot, DropSlot
 from spillway.walsender.printing import NAMES, Printing
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from spillway.service.model import SlotInfo
     from spillway.walsender.commands import Commands
     from spillway.walsender.sql.conditions import Value
+    from spillway.walsender.sql.places import Places
     from spillway.walsender.sql.statements import Call
 
 _NAME: Final = "pg_catalog.name"
@@ -85,24 +87,33 @@ class Slots:
 
     async def simple(
         self, query: bytes, is_reached: Callable[[], Awaitable[bool]] | None = None
-    ) -> bytes:
+    ) -> tuple[bytes, Places | None]:
         """Return the text of a simple Query as the source gets it, after its call was run: unless
-        *is_reached*, which waits for what is before it, says that it is none the source will do.
+        *is_reached*, which waits for what is before it, says that it is none the source will do;
+        and where what is in it, None: it is the client's own.
 
         Raises:
             WireError: it is not served, or the call failed.
         """
         statement = self.rewrite(query)
         if statement is None:
-            return query
+            return query, None
         if statement.call is not None and is_reached is not None and not await is_reached():
-            return query
+            return query, None
         value = await self.value(statement, _no_parameter)
         if value is None:
-            return query
+            return query, None
         # Backslashes as PostgreSQL reads them whatever standard_conforming_strings is.
         literal = value.replace("\\", "\\\\").replace("'", "''")
-        return statement.with_json(f"E'{literal}'").encode("latin-1")
+        expression = f"E'{literal}'"
+        changed = statement.with_json(expression).encode("latin-1")
+        return changed, statement.places(expression, self.codec)
+
+    @property
+    def codec(self) -> str:
+        """Python's, of what the client speaks now."""
+        server = self._parameter("server_encoding") or "UTF8"
+        return ClientEncoding.codec_of(self._parameter("client_encoding"), server)
 
     async def is_of_source(self, statement: Statement) -> bool:
         """Whether a statement's call names a slot that is none of ours, so that it may go to the

@@ -33,6 +33,7 @@ from spillway.walsender.sql.conditions import (
     condition_of,
     read_slots_relation,
 )
+from spillway.walsender.sql.places import Edit, Places
 from spillway.walsender.sql.slot_columns import (
     FUNCTIONS,
     PLACE,
@@ -130,6 +131,9 @@ class Statement:
     text: str
     parameters: int
     call: Call | None = None
+    #: as it was written, and what was replaced in it
+    written: str = ""
+    edits: Sequence[Edit] = ()
     #: how many parameters a Bind must have, where it is prepared
     wanted: int = 0
 
@@ -146,6 +150,11 @@ class Statement:
     def with_json(self, expression: str) -> str:
         """Return the text with where the JSON value is."""
         return self.text.replace(PLACE, expression)
+
+    def places(self, expression: str, codec: str) -> Places:
+        """Tell what is where in the text of :meth:`with_json`; *codec* is the client's."""
+        edits = [edit._replace(new=edit.new.replace(PLACE, expression)) for edit in self.edits]
+        return Places(self.written, edits, codec)
 
 
 def may_speak_of_slots(text: bytes) -> bool:
@@ -222,7 +231,8 @@ class _Rewriting:
                 "server",
                 "Prepare it by the protocol, as drivers do.",
             )
-        return Statement(self._edited(), self._parameters(), self._call)
+        edits = [Edit(*edit) for edit in sorted(self._edits)]
+        return Statement(self._edited(), self._parameters(), self._call, self._text, edits)
 
     def _edited(self) -> str:
         parts, at = [], 0
