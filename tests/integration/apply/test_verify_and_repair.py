@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from harness.cluster import Database
+from harness.postgresql_subscription import wait_until
 from harness.remedies import remedy, statements
 from harness.service import service_in_process
 from harness.tiers import deep
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from harness.service import Service
 
 SLOT = "copied"
+_SEEN = "SELECT pg_cancel_backend(pid) FROM ({}) waiting"
 SCHEMA = """
 CREATE TYPE mood AS ENUM ('sad', 'glad');
 CREATE TABLE one (id int PRIMARY KEY, word text, day date, moods mood[], pair int4range, c char(4));
@@ -352,6 +354,166 @@ def test_as_of_one_lsn_while_rows_are_written(standing: Standing) -> None:
     assert not mended.differences
     # The writer here writes to both by itself, and so over what repair wrote.
     assert verify(standing.settings("public.one", limit=500), repair=True).equal
+
+
+class _Steps:
+    """Told what is waited for, it does the next step, and has the subscription move on then."""
+
+    def __init__(self, standing: Standing, *steps: Callable[[], object]) -> None:
+        self._standing, self._steps = standing, list(steps)
+        self._stop()
+
+    def __call__(self, told: str) -> None:
+        if "waiting for the subscription" not in told:
+            return
+        if self._steps:
+            self._steps.pop(0)()
+        self._standing.confirms.set()
+        if self._steps:
+            # What was waited for is confirmed; what is waited for next is not.
+            time.sleep(0.3)
+            self._stop()
+
+    def _stop(self) -> None:
+        with self._standing.applying:
+            self._standing.confirms.clear()
+
+
+@pytest.mark.parametrize("command", ["verify", deep("repair")])
+def test_a_commit_that_nobody_sees_yet(standing: Standing, command: str) -> None:
+    """It is on the target, and waits for a standby on the source: that is no difference."""
+    source, target = standing.source, standing.target
+    cluster = source.cluster
+    waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+    def write(word: str, mode: str) -> None:
+        with source.connect() as session:
+            session.execute(f"SET synchronous_commit = {mode}")
+            session.execute("UPDATE one SET word = %s WHERE id = 5", [word])
+
+    def first() -> None:
+        write("first", "local")
+        target.execute("UPDATE one SET word = 'first' WHERE id = 5")
+
+    def unseen() -> None:
+        unseen_writer.start()
+        wait_until("it is committed, and waits", lambda: bool(cluster.query(waits)), str)
+        target.execute("UPDATE one SET word = 'unseen' WHERE id = 5")
+        seen_later.start()
+
+    unseen_writer = threading.Thread(target=write, args=("unseen", "on"))
+    seen_later = threading.Timer(3, cluster.execute, [_SEEN.format(waits)])
+    cluster.execute("ALTER SYSTEM SET synchronous_commit = local")
+    cluster.execute("ALTER SYSTEM SET synchronous_standby_names = nobody")
+    cluster.execute("SELECT pg_reload_conf()")
+    wait_until(
+        "it counts", lambda: cluster.value("SHOW synchronous_standby_names") == "nobody", str
+    )
+    try:
+        steps = _Steps(standing, first, unseen)
+        settings = standing.settings("public.one")
+        (found,) = verify(settings, repair=command == "repair", tell=steps).tables
+        assert unseen_writer.ident is not None, "it was not looked at a second time"
+    finally:
+        for setting in ("synchronous_commit", "synchronous_standby_names"):
+            cluster.execute(f"ALTER SYSTEM RESET {setting}")
+        cluster.execute("SELECT pg_reload_conf()")
+        standing.confirms.set()
+    seen_later.join()
+    unseen_writer.join()
+    assert found.equal, str(found)
+    assert found.repaired == 0
+    assert target.value("SELECT word FROM one WHERE id = 5") == "unseen"
+
+
+@pytest.mark.parametrize("command", ["repair", deep("verify")])
+def test_a_table_that_is_altered_meanwhile(standing: Standing, command: str) -> None:
+    """A row that is missing is made with the columns that both sides have by then; and who alters
+    the source's table waits for nobody who waits for him.
+    """
+    source, target = standing.source, standing.target
+
+    def alter(second: str, row: int) -> threading.Thread:
+        """Begin to alter the source's table, which waits for who reads it."""
+
+        def run() -> None:
+            statements = (
+                f"ALTER TABLE one ADD {second} int DEFAULT 7",
+                f"UPDATE one SET {second} = 8 WHERE id = {row}",
+            )
+            with source.connect(autocommit=False) as session:
+                session.execute("SET LOCAL lock_timeout = '20s'")
+                for statement in statements:
+                    session.execute(statement)
+                with standing.applying:
+                    session.commit()
+                    target.execute("; ".join(statements))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    writers: list[threading.Thread] = []
+
+    def step(second: str, row: int) -> Callable[[], None]:
+        return lambda: writers.append(alter(second, row))
+
+    target.execute("DELETE FROM one WHERE id IN (5, 6)")
+    steps = _Steps(standing, step("second", 5), step("third", 6))
+    settings = standing.settings("public.one")
+    (found,) = verify(settings, repair=command == "repair", tell=steps).tables
+    for writer in writers:
+        writer.join()
+    assert len(writers) == 2
+    if command == "verify":
+        assert sorted(map(str, found.differences)) == [
+            "(5) is in the source only",
+            "(6) is in the source only",
+        ]
+        (found,) = verify(settings, repair=True).tables
+    assert found.equal, str(found)
+    rows = "SELECT * FROM one WHERE id IN (5, 6, 7) ORDER BY id"
+    assert target.query(rows) == source.query(rows)
+
+
+def test_a_column_that_no_update_sets(standing: Standing) -> None:
+    """A row is made again, where nothing takes effect by that."""
+    table = (
+        "CREATE TABLE numbered (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY, v text);"
+        "INSERT INTO numbered (id, v) SELECT i, 'v' FROM generate_series(1, 9) i;"
+        "CREATE TABLE refers (id int PRIMARY KEY REFERENCES numbered ON DELETE CASCADE);"
+        "INSERT INTO refers VALUES (5)"
+    )
+    for database in (standing.source, standing.target):
+        database.execute(table)
+    role = f"modest_{secrets.token_hex(4)}"
+    standing.target.execute(
+        "ALTER TABLE numbered ADD own int DEFAULT 7; UPDATE numbered SET own = id;"
+        "UPDATE numbered SET n = DEFAULT WHERE id = 5; UPDATE numbered SET v = 'w' WHERE id = 6;"
+        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA public TO {role};"
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"
+    )
+    try:
+        settings = replace(
+            standing.settings("public.numbered"),
+            target_dsn=standing.target.cluster.dsn(standing.target.name, role),
+        )
+        (found,) = verify(settings, repair=True).tables
+        assert not found.equal
+        assert "GENERATED ALWAYS AS IDENTITY" in found.refused
+        assert not found.undecided
+        # As the hint says.
+        assert "session_replication_role" in found.refused
+        standing.target.execute(f"GRANT SET ON PARAMETER session_replication_role TO {role}")
+        (found,) = verify(settings, repair=True).tables
+        assert found.equal, str(found)
+        assert found.repaired == 2
+    finally:
+        standing.target.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    rows = "SELECT id, n, v FROM numbered ORDER BY id"
+    assert standing.target.query(rows) == standing.source.query(rows)
+    assert standing.target.value("SELECT count(*) FROM numbered WHERE own = id") == 9
+    assert standing.target.value("SELECT count(*) FROM refers") == 1
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 Known where the target has track_commit_timestamp, is of 14 or later, and this session has an origin
 of its own (without one its own rows can't be told from local ones). Ours are the session's origin
-and those whose names begin with its name and ``_``: the sessions that copied the tables.
+and those whose names begin with its name and ``_``: the sessions that copied tables or repaired
+rows.
 """
 
 from __future__ import annotations

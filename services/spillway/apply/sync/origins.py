@@ -1,6 +1,6 @@
-"""Sessions that copy or catch up mark what they write with an origin of the subscription's, as
-PostgreSQL's table sync workers do: a subscription in the other direction (``origin = none``) leaves
-it out, and whoever compares origins finds it to be ours.
+"""Sessions that copy, catch up or repair mark what they write with an origin of the subscription's,
+as PostgreSQL's table sync workers do: a subscription in the other direction (``origin = none``)
+leaves it out, and whoever compares origins finds it to be ours.
 
 An origin is one session's at a time, so each takes the first that is free of a few. A role that may
 not use origins, or a server that has no room for one more, writes without.

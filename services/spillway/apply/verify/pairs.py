@@ -113,6 +113,12 @@ class TablePair:
         )
         #: the columns that tell rows apart; () where whole rows do
         self.key = tuple(k.column.name for k in matched.key) if is_keyed else ()
+        #: columns that no UPDATE sets: those that are GENERATED ALWAYS AS IDENTITY
+        self.unsettable = frozenset(
+            name
+            for name, column in zip(self.columns, matched.columns, strict=True)
+            if column.identity == "a"
+        )
         self._source = sql.SQL("{}{}").format(
             sql.SQL("" if published.kind == "p" else "ONLY "),
             sql.Identifier(relation.schema, relation.name),
@@ -269,7 +275,7 @@ class TablePair:
             for name, value, column in zip(
                 self.columns, _values(self.matched.columns), self.matched.columns, strict=True
             )
-            if name not in self.key and column.identity != "a"
+            if name not in self.key and name not in self.unsettable
         ]
         if not settable:
             return

@@ -12,20 +12,22 @@ The target has every transaction before S by then, and maybe some after it. Wher
 that differs is decided by a closer look::
 
     the source's row, as of S' ──▶ wait until S' is confirmed ──▶ the target's row
-        ──▶ the source's row now
+        ──▶ the source's row, as of S" behind all that the target had
 
 If the source's row is the same version at both ends, nothing that the target applied meanwhile was
 about it, and the target's row must equal it. If the versions differ, the key is looked at again, a
-few times; a key that is written to all the time stays undecided, and the report says so.
+few times; a key that is written to all the time stays undecided, and the report says so. S" is a
+snapshot at an LSN as S' is, and not what a session sees now: a commit is in WAL, and may be on the
+target, before it is seen on the source, for as long as it waits for a synchronous standby.
 
 **What repair guarantees.** It locks the target's row, so that the subscription's program, which may
 want to write to it, waits; it checks that the source's row is still of the version that the target
 has been brought past; and only then it writes that row and commits. All that was committed to the
 row before is thus on the target or overwritten by the source's newest, and what comes after is
-applied on top. A row that the target lacks can't be locked: should the source write to it within
-the same moment, the change finds no row and is dropped (``update_missing``), so keys are compared
-again once they are repaired, and repaired again if they differ. Repair never touches a row that is
-equal.
+applied on top. What it writes has an origin of the subscription's: it is nobody's local row. A row
+that the target lacks can't be locked: should the source write to it within the same moment, the
+change finds no row and is dropped (``update_missing``), so keys are compared again once they are
+repaired, and repaired again if they differ. Repair never touches a row that is equal.
 
 Rows may have swapped what a unique index of the target watches, and one statement that updates them
 meets the other's value then. Such rows are deleted and inserted again, all that differ at once,
@@ -33,6 +35,12 @@ where nothing else takes effect by that: a foreign key that cascades would take 
 
 What a server refuses of a table (its rows may not be read, somebody has it locked) is said of it,
 with the remedy, and the other tables are gone on with. What repair was refused stays as it was.
+
+**Tables that are altered meanwhile.** A comparison has the columns of one moment. Where rows are
+read or written it is looked first whether the table is defined as it was, under a lock that keeps
+it so; if it isn't, all of that table is done anew. Else a row that is missing would be made without
+a column that both sides have got since, and nobody would see it. Between two looks no lock of the
+source is held.
 
 The slot must move: a subscription that is paused, or stopped by an error, does not pass S.
 
@@ -46,18 +54,20 @@ import re
 import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 from spillway.apply.options import Rename
 from spillway.apply.selection import Selection
+from spillway.apply.sync.origins import mark
 from spillway.apply.sync.published import describe, list_tables
 from spillway.apply.sync.states import TableState, TableStates
 from spillway.apply.tables.matching import match_all
 from spillway.apply.target.connection import connect_target
 from spillway.apply.target.failures import from_postgres
+from spillway.apply.target.session import grant_origins_sql
 from spillway.apply.verify.pairs import TablePair, print_alike, speak_alike
 from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.row_differences import Difference, differences
@@ -76,7 +86,7 @@ from spillway.pg.lsn import Lsn
 from spillway.receiver.table_privileges import Lack, not_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from spillway.apply.changes import SourceRelation
     from spillway.apply.sync.published import Heap, PublishedTable
@@ -114,6 +124,12 @@ _TRIGGERS_REST: Final = (
     "Foreign keys and triggers are in force for this role: repair as a superuser, or from 15 on "
     "GRANT SET ON PARAMETER session_replication_role to it."
 )
+#: Comparisons of a table that is altered meanwhile.
+_ANEW_MAX: Final = 4
+_ALTERED: Final = (
+    "it was altered, or was about to be, each time that it was looked at. Run this again when no "
+    "ALTER TABLE is at work on it"
+)
 _NO_KEY: Final = (
     "nothing tells its rows apart. Leave it out of the subscription, empty it on the target, and "
     "name it again: it is copied anew"
@@ -142,6 +158,10 @@ SELECT b.name, pg_catalog.format_type(b.atttypid, -1),
   LEFT JOIN pg_catalog.pg_namespace s ON s.oid = o.oprnamespace
  GROUP BY b.name, b.atttypid
 """
+
+
+class _Altered(Exception):
+    """A table is not defined as it was when its comparison began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +273,7 @@ def verify(
         # Values are compared as both servers print them: the slot's options are nothing to that.
         source = Source(settings.source_dsn, {}, exports_of(options, settings.slot))
         run = _Run(settings, client, source, tell)
-        return run.all(repair, on_table)
+        return run.all(on_table, repair=repair)
 
 
 class _Run:
@@ -268,8 +288,11 @@ class _Run:
         self._client = client
         self._source = source
         self._tell = tell
+        self._said_unmarked = False
 
-    def all(self, repair: bool, on_table: Callable[[TableOutcome], None]) -> Verification:
+    def all(
+        self, on_table: Callable[[TableOutcome], None], attempt: int = 1, *, repair: bool
+    ) -> Verification:
         wanted = self._wanted()
         outcomes = {name: TableOutcome(name) for name in wanted}
         tables: dict[str, PublishedTable] = {}
@@ -280,19 +303,22 @@ class _Run:
                 tables[name] = one
         pairs: dict[str, TablePair] = {}
         inexact = []
-        limit = self._settings.limit
         with ExitStack() as held:
             snapshot = self._reached_snapshot(tables, outcomes)
             held.callback(snapshot.close)
             target = held.enter_context(self._target())
             target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             applied, states = self._applied(target)
+            is_exact = 0 <= applied <= snapshot.lsn
+            altered = self._altered(snapshot, tables)
             print_alike(snapshot.connection)
             forms = speak_alike(snapshot.connection, target)
             for name, table in tables.items():
                 outcome = outcomes[name]
                 if why := states.get(name, ""):
                     outcome.skipped = why
+                    continue
+                if name in altered:
                     continue
                 try:
                     pair, found = self._compared(table, snapshot, target, forms, repair=repair)
@@ -304,33 +330,87 @@ class _Run:
                 pairs[name] = pair
                 outcome.source_rows, outcome.target_rows = found.source_rows, found.target_rows
                 outcome.differences, outcome.more = found.differences, found.more
-                if found.differences and not 0 <= applied <= snapshot.lsn:
+                if found.differences and not is_exact:
                     inexact.append(name)
             lsn = Lsn(snapshot.lsn)
-        for name, outcome in outcomes.items():
-            differing = outcome.differences
+        for name, outcome in list(outcomes.items()):
             try:
-                if differing and pairs[name].key and (repair or name in inexact):
-                    keys = list(dict.fromkeys(d.key for d in differing))
-                    self._by_keys(tables[name], pairs[name], outcome, keys, repair=repair)
-                elif name in inexact:
-                    self._again(tables[name], pairs[name], outcome)
-            except SpillwayError as error:
-                if not _is_the_tables_own(error):
-                    raise
-                if repair:
-                    outcome.refused = _why(error)
-                    outcome.differences = differing[:_SAID_MAX]
-                    outcome.more = outcome.more or len(differing) > _SAID_MAX
-                else:
-                    # What was found may have been written meanwhile.
-                    outcome.skipped = _why(error)
-            if repair and name in pairs and not pairs[name].key and not outcome.equal:
-                outcome.refused = _NO_KEY
-            outcome.more = outcome.more or len(outcome.differences) > limit
-            del outcome.differences[limit:]
-            on_table(outcome)
+                if name in altered:
+                    raise _Altered  # noqa: TRY301 - as who finds it out later
+                if name in pairs:
+                    self._look_closer(
+                        tables[name], pairs[name], outcome, name in inexact, repair=repair
+                    )
+            except _Altered:
+                outcomes[name] = self._anew(outcome, attempt, repair=repair)
+            on_table(outcomes[name])
         return Verification(lsn, list(outcomes.values()))
+
+    def _look_closer(
+        self,
+        table: PublishedTable,
+        pair: TablePair,
+        outcome: TableOutcome,
+        is_inexact: bool,
+        *,
+        repair: bool,
+    ) -> None:
+        """Decide about what differs, and with *repair* mend it."""
+        differing = outcome.differences
+        try:
+            if differing and pair.key and (repair or is_inexact):
+                keys = list(dict.fromkeys(d.key for d in differing))
+                self._by_keys(table, pair, outcome, keys, repair=repair)
+            elif is_inexact:
+                self._again(table, pair, outcome)
+        except SpillwayError as error:
+            if not _is_the_tables_own(error):
+                raise
+            if repair:
+                outcome.refused = _why(error)
+                outcome.differences = differing[:_SAID_MAX]
+                outcome.more = outcome.more or len(differing) > _SAID_MAX
+            else:
+                # What was found may have been written meanwhile.
+                outcome.skipped = _why(error)
+        if repair and not pair.key and not outcome.equal:
+            outcome.refused = _NO_KEY
+        limit = self._settings.limit
+        outcome.more = outcome.more or len(outcome.differences) > limit
+        del outcome.differences[limit:]
+
+    def _anew(self, outcome: TableOutcome, attempt: int, *, repair: bool) -> TableOutcome:
+        """Do all of a table again that was altered; return what comes out."""
+        if attempt == _ANEW_MAX:
+            return replace(
+                outcome,
+                differences=[],
+                more=False,
+                undecided=[],
+                skipped=outcome.skipped or _ALTERED,
+            )
+        self._tell(f"{outcome.table} was altered meanwhile: looking at it again")
+        time.sleep(_POLL_S * attempt)
+        again = _Run(
+            replace(self._settings, tables=(outcome.table,)),
+            self._client,
+            self._source,
+            self._tell,
+        )
+        try:
+            (anew,) = again.all(lambda _: None, attempt + 1, repair=repair).tables
+        except UnknownTable as error:
+            anew = TableOutcome(outcome.table, skipped=_why(error))
+        anew.repaired += outcome.repaired
+        return anew
+
+    def _altered(self, snapshot: SourceSnapshot, tables: Mapping[str, PublishedTable]) -> set[str]:
+        """Return which of *tables*, which *snapshot* has locked, the source defines otherwise."""
+        if not tables:
+            return set()
+        take_bytes(snapshot.connection, shown=True)
+        now = self._described(snapshot.connection, tables)
+        return {name for name, table in tables.items() if not _is_alike(table, now.get(name))}
 
     def _compared(
         self,
@@ -388,16 +468,9 @@ class _Run:
 
     def _wanted(self) -> dict[str, PublishedTable | SpillwayError]:
         """Return the tables that are compared, as they are published, or one's trouble."""
-        publications = self._settings.selection.publications or ()
         with closing(self._source.connected()) as connection:
             take_bytes(connection, shown=True)
-            there = list_tables(connection, publications, self._settings.selection.has)
-            described = describe(connection, publications, there)
-        found: dict[str, PublishedTable | SpillwayError] = {}
-        for (schema, name), table in described.items():
-            if self._settings.tables and f"{schema}.{name}" not in self._settings.tables:
-                continue
-            found[f"{schema}.{name}"] = table
+            found = self._described(connection, self._settings.tables)
         for name in self._settings.tables:
             if name not in found:
                 raise UnknownTable(
@@ -406,6 +479,23 @@ class _Run:
                     relation=name,
                 )
         return found
+
+    def _described(
+        self, connection: Connection, wanted: Collection[str]
+    ) -> dict[str, PublishedTable | SpillwayError]:
+        """Return the tables that are *wanted*, all if none is, as *connection*, to the source, has
+        them published.
+        """
+        publications = self._settings.selection.publications or ()
+        there = {
+            (schema, name): oid
+            for (schema, name), oid in list_tables(
+                connection, publications, self._settings.selection.has
+            ).items()
+            if not wanted or f"{schema}.{name}" in wanted
+        }
+        described = describe(connection, publications, there)
+        return {f"{schema}.{name}": table for (schema, name), table in described.items()}
 
     # ---- both sides
 
@@ -503,10 +593,13 @@ class _Run:
             with ExitStack() as held:
                 snapshot = self._snapshot(table.heaps)
                 held.callback(snapshot.close)
+                if self._altered(snapshot, {pair.name: table}):
+                    raise _Altered
                 self._wait(snapshot.lsn)
                 target = held.enter_context(self._target())
                 target.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 applied, _ = self._applied(target)
+                self._check_target(pair, target)
                 print_alike(snapshot.connection)
                 speak_alike(snapshot.connection, target)
                 found = pair.compare(snapshot.connection, target, self._settings.limit)
@@ -563,26 +656,29 @@ class _Run:
         """Look at *keys* once: how those differ that can be told, which *repair* mends; and those
         that were written to meanwhile.
         """
-        with ExitStack() as held:
-            snapshot = self._snapshot(table.heaps)
-            held.callback(snapshot.close)
-            print_alike(snapshot.connection)
-            target = held.enter_context(self._target())
-            speak_alike(snapshot.connection, target)
-            rows = pair.source_rows(snapshot.connection, keys)
-            before = pair.source_versions(snapshot.connection, keys)
+        with self._target() as target:
+            # It is not held while something is waited for: ALTER TABLE would wait for it, and
+            # everybody, this session too, for ALTER TABLE.
+            with closing(self._snapshot(table.heaps)) as snapshot:
+                if self._altered(snapshot, {pair.name: table}):
+                    raise _Altered
+                print_alike(snapshot.connection)
+                speak_alike(snapshot.connection, target)
+                rows = pair.source_rows(snapshot.connection, keys)
+                before = pair.source_versions(snapshot.connection, keys)
             self._wait(snapshot.lsn)
-            now = held.enter_context(closing(self._source.connected()))
-            print_alike(now)
-            speak_alike(now, target)
             if not repair:
-                return self._told(pair, keys, rows, before, target, now)
+                self._check_target(pair, target)
+                return self._told(table, pair, keys, rows, before, target)
+            self._mark(target)
             rests = False
             try:
                 target.execute("BEGIN")
                 rests = _rest_triggers(target)
                 pair.lock_target_rows(target, keys)
-                differing, moved = self._told(pair, keys, rows, before, target, now)
+                # Nobody alters it from here on.
+                self._check_target(pair, target)
+                differing, moved = self._told(table, pair, keys, rows, before, target)
                 self._mend(target, pair, differing, rows, rests=rests)
                 target.execute("COMMIT")
             except psycopg.errors.DeadlockDetected:
@@ -598,34 +694,75 @@ class _Run:
 
     def _told(
         self,
+        table: PublishedTable,
         pair: TablePair,
         keys: list[Key],
         rows: dict[str, list[Any]],
         before: dict[str, str],
         target: Connection,
-        now: Connection,
     ) -> tuple[list[Difference], list[Key]]:
-        """Compare *rows*, of which *before* has the versions, with the target's; part them from
-        those of which the source has others *now*.
+        """Compare *rows*, of which *before* has the versions, with the target's; part those that
+        differ from those that were written to since.
         """
         theirs = pair.target_rows(target, keys)
-        after = pair.source_versions(now, keys)
-        differing: list[Difference] = []
-        moved: list[Key] = []
+        differing: dict[Key, list[Difference]] = {}
         for key in keys:
             text = pair.key_text(key)
-            if before.get(text) != after.get(text):
-                moved.append(key)
-                continue
-            differing += differences(
-                text,
-                rows.get(text, []),
-                theirs.get(text, []),
-                pair.columns,
-                keyed=True,
-                other="target",
+            ours = rows.get(text, [])
+            found = differences(
+                text, ours, theirs.get(text, []), pair.columns, keyed=True, other="target"
             )
-        return differing, moved
+            if told := list(found):
+                differing[key] = told
+        if not differing:
+            return [], []
+        # Behind the end of WAL, and so behind all that the target had.
+        with closing(self._snapshot(table.heaps)) as snapshot:
+            if self._altered(snapshot, {pair.name: table}):
+                raise _Altered
+            print_alike(snapshot.connection)
+            speak_alike(snapshot.connection, target)
+            after = pair.source_versions(snapshot.connection, list(differing))
+        texts = {key: pair.key_text(key) for key in differing}
+        moved = [k for k, text in texts.items() if before.get(text) != after.get(text)]
+        for key in moved:
+            del differing[key]
+        return [one for told in differing.values() for one in told], moved
+
+    def _check_target(self, pair: TablePair, target: Connection) -> None:
+        """Check that the target's table is defined as it was.
+
+        Raises:
+            _Altered: it isn't.
+        """
+        relation = pair.matched.relation
+        now = match_all(target, [relation], self._settings.rename.target_of)[relation.relation_id]
+        if isinstance(now, SpillwayError) or _shape(now) != _shape(pair.matched):
+            raise _Altered
+
+    def _mark(self, target: Connection) -> None:
+        """Have what is written be the subscription's, if what it writes itself is."""
+        if not (origin := self._origin(target)):
+            return
+        if not mark(target, origin) and not self._said_unmarked:
+            self._said_unmarked = True
+            self._tell(
+                "what is repaired will be taken for somebody else's, by conflicts and by a "
+                "subscription in the other direction: the target has no replication origin for "
+                f"the role, or no room for one more. {grant_origins_sql(target.info.user)}"
+            )
+
+    def _origin(self, target: Connection) -> str | None:
+        row = target.execute(
+            "SELECT pg_catalog.to_regclass('spillway.progress') IS NOT NULL"
+        ).fetchone()
+        if row is None or not row[0]:
+            return None
+        row = target.execute(
+            "SELECT origin FROM spillway.progress WHERE subscription = %s",
+            [self._settings.subscription],
+        ).fetchone()
+        return None if row is None else row[0]
 
     def _mend(
         self,
@@ -645,20 +782,53 @@ class _Run:
         if extra:
             pair.delete(target, extra)
         missing, changed = texts("source"), texts("")
+        # A deletion has effects of its own where these are in force.
+        has_effects = not rests and bool(pair.matched.references or pair.matched.fires)
+        made_again = {
+            key: changed.pop(key)
+            for key in dict.fromkeys(
+                d.key for d in differing if pair.unsettable.intersection(d.columns)
+            )
+        }
+        if made_again and has_effects:
+            raise TargetNotPermitted(
+                f"rows of {pair.name} can't be repaired: only who makes a row again gives it "
+                f"another value of a column GENERATED ALWAYS AS IDENTITY",
+                hint=_TRIGGERS_REST,
+                sqlstate="428C9",
+            )
         target.execute("SAVEPOINT mended")
         try:
+            if made_again:
+                pair.replace(target, made_again)
             for some, write in ((missing, pair.insert), (changed, pair.update)):
                 if some:
                     write(target, [one for row in some.values() for one in row])
         except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
-            # A deletion has effects of its own where these are in force.
-            has_effects = not rests and (pair.matched.references or pair.matched.fires)
+            changed |= made_again
             if has_effects or not changed:
                 raise
             target.execute("ROLLBACK TO SAVEPOINT mended")
             pair.replace(target, changed)
             if missing:
                 pair.insert(target, [one for row in missing.values() for one in row])
+
+
+def _is_alike(table: PublishedTable, now: PublishedTable | SpillwayError | None) -> bool:
+    """Say whether a table of the source is published *now* as it was."""
+    if now is None or isinstance(now, SpillwayError):
+        return False
+
+    def of(one: PublishedTable) -> tuple[object, ...]:
+        heaps = tuple((heap.oid, heap.schema, heap.table) for heap in one.heaps)
+        return one.relation, one.kind, one.filters, heaps
+
+    return of(table) == of(now)
+
+
+def _shape(matched: MatchedTable) -> tuple[object, ...]:
+    """Return how a table of the target is defined, as far as it counts here."""
+    return matched.oid, matched.kind, matched.columns, matched.unsent, matched.find, matched.key
 
 
 def _said(value: str | None) -> str:
