@@ -21,6 +21,7 @@ from harness.remedies import remedy, statements
 from harness.service import service_in_process
 from harness.tiers import deep
 from spillway.apply.options import Rename
+from spillway.apply.target.own_schema import COMMITTED_SQL, PROGRESS_SQL
 from spillway.apply.verify.run import VerifySettings, verify
 from spillway.errors import NotReady
 
@@ -474,6 +475,43 @@ def test_a_table_that_is_altered_meanwhile(standing: Standing, command: str) -> 
     assert found.equal, str(found)
     rows = "SELECT * FROM one WHERE id IN (5, 6, 7) ORDER BY id"
     assert target.query(rows) == source.query(rows)
+
+
+def test_more_rows_than_are_looked_at(standing: Standing) -> None:
+    """They were written meanwhile: that is no difference."""
+    rows = "INSERT INTO one SELECT n FROM generate_series(10001, 22000) n"
+    for database in (standing.source, standing.target):
+        database.execute(rows)
+
+    def write() -> None:
+        for database in (standing.source, standing.target):
+            database.execute("UPDATE one SET word = 'written'")
+
+    settings = standing.settings("public.one")
+    (found,) = verify(settings, tell=_Steps(standing, write)).tables
+    assert found.equal, str(found)
+    standing.target.execute("UPDATE one SET word = 'wrong' WHERE id = 22000")
+    (found,) = verify(settings, tell=_Steps(standing, write)).tables
+    assert found.equal, str(found)
+
+
+def test_what_is_committed_ahead_of_the_position(standing: Standing) -> None:
+    """By ``commit_order: relaxed``: the target is further than its position says."""
+    target = standing.target
+    target.execute(f"CREATE SCHEMA spillway; {PROGRESS_SQL}; {COMMITTED_SQL}")
+    target.execute("INSERT INTO spillway.progress VALUES ('relaxed', 'it')")
+
+    def write() -> None:
+        for database in (standing.source, target):
+            database.execute("UPDATE one SET word = 'written' WHERE id = 5")
+        target.execute("INSERT INTO spillway.committed VALUES ('relaxed', '0/2', '0/1')")
+
+    try:
+        settings = standing.settings("public.one", subscription="relaxed")
+        (found,) = verify(settings, tell=_Steps(standing, write)).tables
+        assert found.equal, str(found)
+    finally:
+        target.execute("DROP SCHEMA spillway CASCADE")
 
 
 def test_a_column_that_no_update_sets(standing: Standing) -> None:
