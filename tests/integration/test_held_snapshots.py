@@ -13,7 +13,7 @@ import pytest
 from harness.service import Service, service_in_process
 from spillway.consumer.connect import exports_of
 from spillway.consumer.snapshots import Source, SourceSnapshot
-from spillway.errors import SourceInRecovery
+from spillway.errors import SourceError, SourceInRecovery
 from spillway.service import exports
 from spillway.service.settings import EngineSettings
 from spillway.source_snapshots.holding import SnapshotSession
@@ -246,6 +246,29 @@ def test_who_loads_a_lake_waits_for_nobody(service: Service, pg18: Database) -> 
     snapshot = nobody.snapshot(nobody.tables(["public.t"]), told.append, threading.Event())
     snapshot.close()
     assert "asking the source" in told[0]
+
+
+def test_who_reads_another_server_is_told(service: Service, pg18: Database, pg15: Database) -> None:
+    """Its snapshot is not there, which is no reason to ask that server for one of its own: rows
+    and LSN would be another source's.
+    """
+    told: list[str] = []
+    take = exports_of({"grpc": service.grpc_address}, "first")
+    beside = pg18.cluster.create_database(f"{pg18.name}_beside")
+    # Where its WAL ends says nothing of whose it is.
+    for _ in range(2):
+        for other in (pg15, beside):
+            source = Source(other.dsn, {}, take)
+            with pytest.raises(SourceError, match="are not the same") as caught:
+                source.take(told.append, threading.Event())
+            assert "the DSN of the server that the service's source is" in caught.value.hint
+        end = Source(pg18.dsn, {}).wal_lsn()
+        while Source(pg15.dsn, {}).wal_lsn() <= end:
+            pg15.execute("SELECT pg_logical_emit_message(false, '', ''), pg_switch_wal()")
+    assert not told
+    Source(pg18.dsn, {}, take).take(told.append, threading.Event()).close()
+    assert not told
+    pg18.cluster.drop_database(beside.name)
 
 
 @pytest.mark.timeout(120)

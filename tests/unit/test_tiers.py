@@ -89,6 +89,11 @@ LONG_ALONE: Final = {
         "integration/lake/test_own_pace.py::test_set_aside_in_another_shape",
         "integration/lake/test_own_pace.py::test_waited_since_before_the_lakes_position",
     },
+    "clusters that take each other's place under a source's name, minutes of Spark; the first "
+    "tier has what is refused, in unit/lake/test_source_history.py, and whom the snapshot is asked "
+    "of, in integration/test_held_snapshots.py": {
+        "integration/lake/test_source_made_anew.py::test_made_anew_of_a_dump",
+    },
     "a full disk under one of two jobs, a minute of Spark; the first tier has what a job writes "
     "first, in the same file": {
         "integration/lake/test_lake_disk.py::test_one_of_two_jobs",

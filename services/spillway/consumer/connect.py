@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spillway.consumer.slot import SnapshotExporter
+from spillway.consumer.slot import SnapshotExporter, SourceIdentifier
 from spillway.settings import Settings
 from spillway.tls import ClientTls
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from spillway.consumer.slot import ExportedSnapshot, SlotClient
+    from spillway.consumer.slot import ExportedSnapshot, SlotClient, SourceIdentity
 
 #: Where `spillway serve` listens for gRPC unless told otherwise.
 DEFAULT_ADDRESS: Final = Settings().grpc
@@ -76,6 +76,11 @@ def exports_of(
     if not isinstance(client, SnapshotExporter):
         return None
     return partial(client.exported_snapshot, slot_name)
+
+
+def identity_of(client: SlotClient, source: str) -> SourceIdentity | None:
+    """Return which cluster *source* is; None where the client does not know."""
+    return client.source_identity(source) if isinstance(client, SourceIdentifier) else None
 
 
 def handed_on() -> dict[str, str]:

@@ -5,15 +5,17 @@ confirming.
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from datetime import UTC
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from spillway.consumer.slot import ExportedSnapshot, SlotPosition
+from spillway.consumer.slot import ExportedSnapshot, SlotPosition, SourceIdentity
 from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import (
     advance_slot,
     get_slot,
+    get_source,
     open_stream,
     release_snapshot,
     take_paired_snapshot,
@@ -59,8 +61,10 @@ class GrpcSlotClient:
         *,
         options: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[bytes]:
-        # The slot's own position counts where it is later, and a range before it is empty.
-        if upto_lsn <= max(start_lsn, self.position(slot_name).confirmed_flush_lsn):
+        # The slot's own position counts where it is later, and a range before it is empty. The log
+        # may begin there: what was given up on purpose is retained no longer.
+        start_lsn = max(start_lsn, self.position(slot_name).confirmed_flush_lsn)
+        if upto_lsn <= start_lsn:
             return
         with open_stream(
             self._target,
@@ -79,6 +83,11 @@ class GrpcSlotClient:
 
     def advance(self, slot_name: str, upto_lsn: int) -> int:
         return advance_slot(self._target, slot_name, upto_lsn, token=self._token, tls=self._tls)
+
+    def source_identity(self, source: str) -> SourceIdentity:
+        found = get_source(self._target, source, token=self._token, tls=self._tls)
+        created_at = found.created_at.ToDatetime(UTC).isoformat()
+        return SourceIdentity(found.system_id, found.timeline, created_at)
 
     @contextmanager
     def exported_snapshot(self, slot_name: str) -> Iterator[ExportedSnapshot]:

@@ -50,6 +50,25 @@ class ExportedSnapshot:
     lsn: int
 
 
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """Which history a source's LSNs are of: a name is given again, and LSNs begin anew."""
+
+    #: PostgreSQL's system identifier of the cluster
+    system_id: str
+    timeline: int
+    #: ISO 8601: when the source was created in the service. One that is created again may be set
+    #: back, or another cluster
+    created_at: str
+
+
+@runtime_checkable
+class SourceIdentifier(Protocol):
+    """A :class:`SlotClient` whose service says which cluster a source is."""
+
+    def source_identity(self, source: str) -> SourceIdentity: ...
+
+
 @runtime_checkable
 class SnapshotExporter(Protocol):
     """A :class:`SlotClient` whose service pairs snapshots of the source with LSNs."""

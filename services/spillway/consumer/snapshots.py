@@ -85,6 +85,11 @@ _POLL_S: Final = 0.2
 #: Snapshots of the service that are not late enough, until the server is asked: a commit may be
 #: about to be visible.
 _EARLY_MAX: Final = 10
+#: How often a snapshot that the service holds may be missing before it is another server's.
+_MISSING_MAX: Final = 3
+#: SQLSTATEs of SET TRANSACTION SNAPSHOT for one that is not there: up to 16, from 17 on, and for
+#: one of another database.
+_NO_SUCH_SNAPSHOT: Final = ("22023", "42704", "0A000")
 
 _TABLES: Final = """
 SELECT nspname, relname, pg_catalog.pg_table_size(c.oid)::int8
@@ -158,6 +163,10 @@ SELECT t.oid::int8, nspname::text, typname::text, typtype::text, typcategory::te
   FROM used JOIN pg_catalog.pg_type t USING (oid) JOIN pg_catalog.pg_namespace n
       ON n.oid = typnamespace
 """
+
+
+class _NotThere(Exception):
+    """The server that is read has no snapshot that the service holds: it is not its source."""
 
 
 class _Changed(Exception):
@@ -282,6 +291,8 @@ class Source:
         options: the slot's plugin options: they say how values are shown.
         exports: gives snapshots that the service has paired with an LSN; without it, or when it has
             none to give, the server makes a temporary slot.
+        system_id: of the cluster that the service's source is; empty: not known. A server of
+            another one is not asked for a slot.
     """
 
     def __init__(
@@ -289,9 +300,12 @@ class Source:
         dsn: str,
         options: Mapping[str, str],
         exports: Callable[[], AbstractContextManager[ExportedSnapshot]] | None = None,
+        *,
+        system_id: str = "",
     ) -> None:
         self._dsn = dsn
         self._exports = exports
+        self._system_id = system_id
         self._conninfo = resolve_hosts(sql_conninfo(dsn))
         with self._session() as connection:
             version = connection.info.server_version
@@ -437,6 +451,9 @@ class Source:
         if self._exports is not None:
             try:
                 return self._exported(self._exports, stopping)
+            except _NotThere:
+                # It has snapshots of its own to give, of other rows, at LSNs of other WAL.
+                raise self._other_server() from None
             except SpillwayError as error:
                 tell(f"the service has no snapshot to give ({error.message}): asking the source")
 
@@ -445,6 +462,7 @@ class Source:
 
         if stopping.is_set():
             raise _stopped()
+        self._check_cluster()
         slot = f"spillway_load_{time.time_ns():x}"
 
         def slow() -> None:
@@ -453,6 +471,40 @@ class Source:
         with exported_by_slot(self._dsn, slot, slow, over) as (lsn, name):
             return self._imported(name, lsn)
 
+    def check_server(self) -> None:
+        """Check that the server that is read is the service's source, as far as that can be told:
+        it has what the service holds there, or at least its system identifier.
+
+        Raises:
+            SourceError: it is not, or refuses.
+        """
+        for attempt in range(1, _MISSING_MAX + 1):
+            try:
+                if self._exports is not None:
+                    with self._exports() as exported:
+                        self._imported(exported.name, exported.lsn, exported.contents).close()
+                        return
+            except _NotThere:
+                # The session that held it may have ended just now.
+                if attempt == _MISSING_MAX:
+                    raise self._other_server() from None
+                time.sleep(_POLL_S)
+            except SpillwayError:
+                # There is none to be had.
+                break
+        self._check_cluster()
+
+    def _check_cluster(self) -> None:
+        if not self._system_id:
+            return
+        with self._session() as connection:
+            row = connection.execute(
+                "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+            ).fetchone()
+        assert row is not None
+        if row[0] != self._system_id:
+            raise self._other_server()
+
     def _exported(
         self,
         exports: Callable[[], AbstractContextManager[ExportedSnapshot]],
@@ -460,15 +512,29 @@ class Source:
     ) -> SourceSnapshot:
         """Import a snapshot of the service.
 
+        One that is too early is imported, too: whether the server has it says whose it is, and
+        comparing LSNs of two servers says nothing.
+
         Raises:
             NotReady: there is none that is late enough.
+            _NotThere: the server doesn't have what the service holds.
             SpillwayError: it has none to give, or the server refuses.
         """
         end = self._write()
+        missing = 0
         for _ in range(_EARLY_MAX):
             with exports() as exported:
-                if exported.lsn > end:
-                    return self._imported(exported.name, exported.lsn, exported.contents)
+                try:
+                    taken = self._imported(exported.name, exported.lsn, exported.contents)
+                except _NotThere:
+                    # The session that held it may have ended just now.
+                    missing += 1
+                    if missing == _MISSING_MAX:
+                        raise
+                else:
+                    if taken.lsn > end:
+                        return taken
+                    taken.close()
             if stopping.wait(_POLL_S):
                 break
         raise NotReady(
@@ -489,16 +555,19 @@ class Source:
         return int(Lsn.parse(row[0]))
 
     def _imported(self, name: str, lsn: int, contents: str | None = None) -> SourceSnapshot:
-        """Import a snapshot, which must have these *contents* if they are given.
+        """Import a snapshot, which is the service's and has these *contents* if they are given.
 
         Raises:
-            SourceError: the server refuses, or has another snapshot of that name.
+            _NotThere: the service's is not there, or another one has its name.
+            SourceError: the server refuses.
         """
         holder = self._connect()
         try:
             taken = self._import(holder, name, lsn)
         except psycopg.Error as error:
             holder.close()
+            if contents is not None and error.sqlstate in _NO_SUCH_SNAPSHOT:
+                raise _NotThere from error
             raise self._failed(error) from error
         except BaseException:
             holder.close()
@@ -506,9 +575,15 @@ class Source:
         if contents in (None, taken.contents):
             return taken
         taken.close()
-        raise SourceError(
-            "the service's source and the server that is read are not the same",
-            hint="Give the DSN of the server that the service's source is.",
+        raise _NotThere
+
+    def _other_server(self) -> SourceError:
+        return SourceError(
+            "the service's source and the server that is read are not the same, or not the same "
+            f"database: {self.database}, which is read, has no snapshot that the service holds, or "
+            "is another cluster's",
+            hint="Give the DSN of the server that the service's source is, and of the slot's "
+            "database there; not that of a standby, or of a copy.",
         )
 
     def _import(self, holder: Connection, name: str, lsn: int) -> SourceSnapshot:

@@ -76,7 +76,8 @@ UNDEFINED_FILE: Final = "58P01"
 #: The way on where what was decoded is not of this server.
 BEGIN_ANEW: Final = (
     "Begin the source anew: drop its subscriptions and slots, drop it, create it again, empty what "
-    "its consumers have (a subscription's tables on its target), and load them anew."
+    "its consumers have (a subscription's tables on its target; a lake begins in another "
+    "directory), and load them anew."
 )
 _NOT_THE_ORIGINAL: Final = (
     "If the server is a copy of the source, or was set back to an older state: nothing of its WAL "

@@ -151,6 +151,20 @@ def get_slot(
     return slot
 
 
+def get_source(
+    target: str, source: str, *, token: str | None = None, tls: ClientTls | None = None
+) -> slots_pb2.Source:
+    """Ask what a source is, and how it goes.
+
+    Raises:
+        SpillwayError: UnknownSource, or NotReady when the service can't be reached.
+    """
+    found: slots_pb2.Source = _call(
+        target, token, tls, "GetSource", slots_pb2.GetSourceRequest(name=source)
+    )
+    return found
+
+
 def advance_slot(
     target: str,
     slot_name: str,

@@ -17,7 +17,7 @@ from importlib import util
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from spillway.consumer.connect import connect
+from spillway.consumer.connect import connect, identity_of
 from spillway.consumer.obstacles import as_one
 from spillway.errors import (
     JavaMissing,
@@ -32,7 +32,7 @@ from spillway.lake import jars
 from spillway.lake.catalogs import registration
 from spillway.lake.job.run import check_options
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.state import position
+from spillway.lake.state import position, source_history
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
 from spillway.storage.place import ObjectPath, replace_text
 
@@ -182,7 +182,9 @@ def _check_own(settings: JobSettings) -> None:
                 "one's",
                 hint="Name a path of its own. What is at this one can be moved away, or read on.",
             ) from None
-    position.check(settings.path, settings.table_format, slot, has_checkpoint=False)
+        source = identity_of(client, slot.source)
+    lake = position.check(settings.path, settings.table_format, slot, has_checkpoint=False)
+    source_history.check(settings.path, lake, slot, source)
 
 
 def _catalog(settings: JobSettings) -> Iterator[str]:

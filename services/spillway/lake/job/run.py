@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from spillway.consumer.connect import DEFAULT_ADDRESS, connect, handed_on
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect, handed_on, identity_of
 from spillway.errors import (
     LakeError,
     NotReady,
@@ -39,7 +39,14 @@ from spillway.lake.job.table_figures import FigureWatch
 from spillway.lake.job.table_loads import Ending, table_loads
 from spillway.lake.load import run as initial_load_run
 from spillway.lake.session import session_for
-from spillway.lake.state import boundaries, column_names, job_record, position, shown_tables
+from spillway.lake.state import (
+    boundaries,
+    column_names,
+    job_record,
+    position,
+    shown_tables,
+    source_history,
+)
 from spillway.lake.state.job_record import JobRecord
 from spillway.lake.state.loads import failed_loads
 from spillway.lake.state.quarantine import quarantined
@@ -228,6 +235,7 @@ def run_job(
         lake = position.check(
             settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
         )
+        source_history.settle(settings.path, lake, slot, identity_of(client, slot.source))
         boundaries.forget(settings.path, lake.lsn_value)
         column_names.settle(settings.path, settings.column_names)
         shown_tables.settle(settings.path, settings.shown)

@@ -294,6 +294,8 @@ class InitialLoad:
                 hint="Give the DSN of the slot's own source.",
                 slot=slot.slot_name,
             )
+        # Before a table is taken away from the job: it would wait for a load that can't be.
+        source.check_server()
 
     def _load_together(self, group: Sequence[SourceTable]) -> None:
         remaining = list(group)

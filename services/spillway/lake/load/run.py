@@ -11,12 +11,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of, identity_of
 from spillway.consumer.snapshots import Source
 from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake.session import session_for
 from spillway.lake.shape.payload import directory_of
-from spillway.lake.state import position, shown_tables
+from spillway.lake.state import position, shown_tables, source_history
 from spillway.lake.state.loads import RANGE_BYTES, is_to_load, loading_lock
 from spillway.lake.state.shown_tables import ShownTables
 from spillway.lake.tables import layout
@@ -117,6 +117,7 @@ def _run_load(
 ) -> int:
     with closing(connect(settings.options())) as client:
         slot = client.position(settings.slot)
+        source = identity_of(client, slot.source)
     found = position.load(settings.path)
     if found is None:
         with position.locked(settings.path):
@@ -127,7 +128,7 @@ def _run_load(
             hint="Name that slot, or another lake.",
             slot=slot.slot_name,
         )
-
+    source_history.check(settings.path, found, slot, source)
     shown_tables.settle(settings.path, settings.shown)
     check_load(settings, settings.tables, missing_only=False, resync=settings.resync)
 
@@ -212,8 +213,11 @@ def prepared(
     tables = load_tables(table_format or settings.table_format, spark, path, settings.slot)
     with loading_lock(path):
         exports = exports_of(settings.options(), slot.slot_name)
+        with closing(connect(settings.options())) as client:
+            identity = identity_of(client, slot.source)
         shown = {**slot.options, **with_secret(shown_tables.plugin_options(path))}
-        source = Source(settings.source_dsn, shown, exports)
+        system_id = "" if identity is None else identity.system_id
+        source = Source(settings.source_dsn, shown, exports, system_id=system_id)
         yield InitialLoad(
             spark, tables, path, source, slot, stopping, report, range_bytes=range_bytes
         )

@@ -185,8 +185,11 @@ def check(
             f"slot {slot.slot_name} was confirmed up to {Lsn(slot.confirmed_flush_lsn)} and the "
             f"lake at {path} has everything before {found.lsn} only",
             hint="Something else consumed the slot. Rewind it if the changes are still retained "
-            f"(spillway slot rewind {slot.slot_name} {found.lsn}), or load the tables afresh. A "
-            "lake needs a slot of its own.",
+            f"(spillway slot rewind {slot.slot_name} {found.lsn}). Else go on behind the gap "
+            f"(spillway lake run --skip-to {Lsn(slot.confirmed_flush_lsn)}; of a subscription: "
+            "spillway subscription skip), and load the tables afresh (spillway lake load "
+            "--resync): their current state is wrong until then, and their history lacks what lies "
+            "between. A lake needs a slot of its own.",
             slot=slot.slot_name,
             lsn=found.lsn,
         )

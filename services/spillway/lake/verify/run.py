@@ -33,7 +33,7 @@ from psycopg import sql
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of, identity_of
 from spillway.consumer.row_checksums import values_of
 from spillway.consumer.row_differences import Difference
 from spillway.consumer.snapshots import Source, names_any
@@ -152,6 +152,7 @@ def verify(
         source_options=settings.source_options,
     )
     with closing(connect(job.options())) as client:
+        identity = identity_of(client, lake.source)
         source = Source(
             settings.source_dsn,
             {
@@ -159,6 +160,7 @@ def verify(
                 **with_secret(shown_tables.plugin_options(settings.path)),
             },
             exports_of(job.options(), lake.slot),
+            system_id="" if identity is None else identity.system_id,
         )
     with session_for(settings, lake.table_format, spark) as session:
         return _Verifier(settings, lake, job, source, session, tell, on_table).run()
