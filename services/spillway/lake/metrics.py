@@ -5,9 +5,10 @@ beside the service's; the same Prometheus scrapes both, and the label ``slot`` j
 
 Freshness is the question that readers of a lake have: *how old is what I see?* As long as something
 is decoded that the lake doesn't have, that is the time since the newest commit that it has; else it
-is 0, however long ago that commit was. Beside it stands, as a histogram, how long each batch's
-oldest change took from its commit at the source until the batch was durable. Both compare the
-source's clock with this machine's.
+is 0, however long ago that commit was. What an earlier run wrote was committed before it was made
+durable: until the first batch with changes it is the time since then, which is less. Beside it
+stands, as a histogram, how long each batch's oldest change took from its commit at the source until
+the batch was durable. Both compare the source's clock with this machine's.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class _Place:
     decoded_lsn: int = 0
     #: of the newest change that the lake has, seconds since the epoch
     commit_time: float = 0.0
+    #: whether it is that of a commit; else it is later
+    is_commit_time_exact: bool = False
     #: of the oldest change that a table's history has and current has not, by table
     waiting: dict[str, float] = field(default_factory=dict)
 
@@ -150,11 +153,16 @@ class LakeMetrics:
             registry=registry,
         )
 
-    def begun(self, slot: str, lsn: int, decoded_lsn: int) -> None:
-        """Note where a slot's lake is when its run begins."""
+    def begun(self, slot: str, lsn: int, decoded_lsn: int, as_of: datetime) -> None:
+        """Note where a slot's lake is when its run begins; it has nothing that was committed later
+        than *as_of*.
+        """
         with self._lock:
             place = self._places.setdefault(slot, _Place())
             place.lsn, place.decoded_lsn = lsn, max(place.decoded_lsn, decoded_lsn)
+            # Another run's newest commit is not known, and one that never gets to its first batch,
+            # however often it is begun, must not be told as fresh.
+            place.commit_time = place.commit_time or as_of.timestamp()
         self._freshness.labels(slot).set_function(lambda: self.freshness(slot))
         self._lag.labels(slot).set_function(lambda: max(0, place.decoded_lsn - place.lsn))
         self._lsn.labels(slot).set_function(lambda: place.lsn)
@@ -167,7 +175,10 @@ class LakeMetrics:
             place.lsn = max(place.lsn, int(report.end_lsn))
             place.decoded_lsn = max(place.decoded_lsn, place.lsn)
             if report.newest_commit is not None:
-                place.commit_time = max(place.commit_time, report.newest_commit.timestamp())
+                committed = report.newest_commit.timestamp()
+                known = place.commit_time if place.is_commit_time_exact else 0.0
+                place.commit_time = max(known, committed)
+                place.is_commit_time_exact = True
         self._batches.labels(slot).inc()
         for table, count in report.changes.items():
             self._changes.labels(slot, table).inc(count)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +17,9 @@ from spillway.errors import (
     LakeTableConflict,
     UnknownSlot,
 )
+from spillway.lake.job import decoded_watch
 from spillway.lake.job.run import run_job
+from spillway.lake.metrics import LakeMetrics
 
 if TYPE_CHECKING:
     from harness.lake import Lake
@@ -121,6 +125,44 @@ def test_continuous_until_stopped(lake: Lake) -> None:
     # Confirmed without waiting for a batch after the last one.
     assert lake.slot.state["confirmed_flush_lsn"] == lake.slot.state["decoded_lsn"]
     assert [row["id"] for row in lake.current("public.items")] == [1, 2]
+
+
+def test_a_batch_that_hangs_is_seen_in_the_metrics(
+    delta_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark tells nothing of a trigger before it is over."""
+    monkeypatch.setattr(decoded_watch, "_LOOK_S", 0.1)
+    monkeypatch.setattr(decoded_watch, "_PATIENCE_S", 0.5)
+    metrics, stop, hangs, go_on = LakeMetrics(), Event(), Event(), Event()
+    delta_lake.slot.commit(insert(ITEMS, id=1, name="a"))
+
+    def hang(_: BatchReport) -> None:
+        hangs.set()
+        go_on.wait(120)
+
+    def work() -> None:
+        settings = delta_lake.settings(trigger="continuous", interval_s=0.2)
+        run_job(settings, on_batch=hang, stop=stop, spark=delta_lake.spark, metrics=metrics)
+
+    def until(is_fresh: bool) -> None:
+        deadline = time.monotonic() + 60
+        while (metrics.freshness("shop") == 0) != is_fresh:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert hangs.wait(120)
+        assert metrics.freshness("shop") == 0
+        delta_lake.slot.commit(insert(ITEMS, id=2, name="b"))
+        until(is_fresh=False)
+        go_on.set()
+        until(is_fresh=True)
+    finally:
+        go_on.set()
+        stop.set()
+        thread.join()
 
 
 def test_refusals(delta_lake: Lake) -> None:

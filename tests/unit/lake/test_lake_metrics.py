@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import urllib.request
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from harness.remedies import remedy
-from spillway.errors import InvalidRequest, LakeTableConflict
+from spillway.consumer.slot import SlotPosition
+from spillway.errors import InvalidRequest, LakeTableConflict, NotReady
 from spillway.lake.batch.materialize import BatchReport
+from spillway.lake.job import decoded_watch
+from spillway.lake.job.decoded_watch import decoded_told
 from spillway.lake.job.run import JobSettings
 from spillway.lake.job.several import settings_of
 from spillway.lake.listener import SlotQueryListener
@@ -22,6 +26,10 @@ from spillway.lake.state.position import LakePosition
 from spillway.pg.lsn import Lsn
 
 
+def ago(seconds: float) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
 def report(end: int, age_s: float) -> BatchReport:
     committed = datetime.now(UTC) - timedelta(seconds=age_s)
     return BatchReport(0, Lsn(0), Lsn(end), {"public.t": 7}, Lsn(end), 0.5, committed, age_s)
@@ -29,10 +37,16 @@ def report(end: int, age_s: float) -> BatchReport:
 
 def test_freshness_is_the_age_of_the_newest_commit_while_newer_ones_wait() -> None:
     metrics = LakeMetrics()
-    metrics.begun("s", 100, 100)
+    metrics.begun("s", 100, 100, ago(900))
     assert metrics.freshness("s") == 0
     metrics.decoded("s", 900)
-    assert metrics.freshness("s") == 0, "the age of what an earlier run wrote is not known"
+    assert 900 <= metrics.freshness("s") < 920, "what an earlier run wrote is at least as old"
+    metrics.batch("s", BatchReport(0, Lsn(100), Lsn(200), {}, Lsn(200), 0.5))
+    assert metrics.freshness("s") >= 900, "a batch without changes has no newer commit"
+    metrics.batch("s", report(300, age_s=1000))
+    assert metrics.freshness("s") >= 1000, "a commit's own time says more"
+    metrics.begun("s", 300, 900, ago(5))
+    assert metrics.freshness("s") >= 1000, "a run that begins anew in this process"
     metrics.batch("s", report(500, age_s=40))
     assert 40 <= metrics.freshness("s") < 60
     metrics.batch("s", report(900, age_s=10))
@@ -45,7 +59,7 @@ def test_freshness_is_the_age_of_the_newest_commit_while_newer_ones_wait() -> No
 
 def test_series() -> None:
     metrics = LakeMetrics()
-    metrics.begun("s", 100, 300)
+    metrics.begun("s", 100, 300, ago(0))
     metrics.batch("s", report(200, age_s=2.5))
     metrics.phases("s", {"addBatch": 1500, "walCommit": 20})
     metrics.failed("s")
@@ -70,6 +84,55 @@ def test_series() -> None:
         assert gone.connect_ex(("127.0.0.1", server.port)) != 0
 
 
+class Client:
+    """Where a slot stands, or why nobody knows."""
+
+    def __init__(self, decoded_lsn: int) -> None:
+        self.decoded_lsn = decoded_lsn
+        self.asked = 0
+        self.away = False
+
+    def position(self, slot_name: str) -> SlotPosition:
+        self.asked += 1
+        if self.away:
+            raise NotReady("no answer")
+        return SlotPosition(slot_name, "arrow", "main", "db", 100, self.decoded_lsn)
+
+    def until_asked(self, times: int = 2) -> None:
+        before, deadline = self.asked, time.monotonic() + 30
+        while self.asked < before + times:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+def test_a_job_that_stands_still_is_not_told_as_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoded_watch, "_LOOK_S", 0.01)
+    monkeypatch.setattr(decoded_watch, "_PATIENCE_S", 0.0)
+    metrics, client = LakeMetrics(), Client(100)
+    metrics.begun("s", 100, 100, ago(50))
+    with decoded_told(client, metrics, "s", 0.0):  # type: ignore[arg-type]
+        client.until_asked()
+        assert metrics.freshness("s") == 0
+        client.decoded_lsn = 900
+        client.until_asked()
+        assert metrics.freshness("s") >= 50
+        client.away = True
+        client.until_asked()
+        assert metrics.freshness("s") >= 50
+        metrics.batch("s", report(900, age_s=1))
+        assert metrics.freshness("s") == 0
+        client.away, client.decoded_lsn = False, 901
+        client.until_asked()
+        assert metrics.freshness("s") >= 1
+    # What is decoded for a moment is nothing that the lake lacks.
+    monkeypatch.setattr(decoded_watch, "_PATIENCE_S", 3600.0)
+    metrics = LakeMetrics()
+    metrics.begun("s", 100, 100, ago(50))
+    with decoded_told(client, metrics, "s", 0.0):  # type: ignore[arg-type]
+        client.until_asked()
+        assert metrics.freshness("s") == 0
+
+
 class Progress:
     """What of Spark's event the listener reads."""
 
@@ -82,7 +145,7 @@ class Progress:
 
 def test_listener_takes_its_queries_only() -> None:
     metrics = LakeMetrics()
-    metrics.begun("s", 100, 100)
+    metrics.begun("s", 100, 100, ago(0))
     metrics.batch("s", report(100, age_s=5))
     listener = SlotQueryListener(metrics, {"q": "s"})
     for name, latest in (

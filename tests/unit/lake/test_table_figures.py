@@ -99,7 +99,7 @@ def test_it_is_told_in_status_and_metrics(tmp_path: Path) -> None:
     merged = PositionMerged(tmp_path, path=lake / "current" / "public.t")
     merged.merge(items(1, 2, 3), gone=[])
     metrics = LakeMetrics()
-    metrics.begun("s", 1, 1)
+    metrics.begun("s", 1, 1, datetime.now(UTC))
     status = LakeStatusFile(tmp_path / "status.json").__enter__()
 
     def tell(name: str, found: TableFigures) -> None:

@@ -22,6 +22,7 @@ import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -34,6 +35,7 @@ from spillway.errors import (
 )
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.catalogs import registration
+from spillway.lake.job.decoded_watch import decoded_told
 from spillway.lake.job.registration_watch import RegistrationWatch
 from spillway.lake.job.table_figures import FigureWatch
 from spillway.lake.job.table_loads import Ending, table_loads
@@ -42,6 +44,7 @@ from spillway.lake.session import session_for
 from spillway.lake.state import (
     boundaries,
     column_names,
+    commit_points,
     job_record,
     position,
     shown_tables,
@@ -66,7 +69,6 @@ from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -281,8 +283,12 @@ def run_job(
                 settings, session, client, lake, on_batch, stopping, metrics, status, pace, tables
             )
             if metrics is not None:
-                metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn)
+                as_of = commit_points.newest_published_at(settings.path) or datetime.now(UTC)
+                metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn, as_of)
                 held.enter_context(_listening(session, metrics, settings.slot))
+                held.enter_context(
+                    decoded_told(client, metrics, settings.slot, settings.interval_s)
+                )
             if settings.trigger == "continuous" or settings.source_dsn:
                 loading = held.enter_context(
                     table_loads(settings, session, slot, stopping, on_load)

@@ -117,6 +117,12 @@ def points(path: LakePath) -> Iterator[CommitPoint]:
         yield from reversed(_read(file))
 
 
+def newest_published_at(path: LakePath) -> datetime | None:
+    """Return when the newest point was published, None when there is none."""
+    newest = next(points(path), None)
+    return None if newest is None else datetime.fromisoformat(newest.published_at)
+
+
 def forget(path: LakePath, before: datetime) -> int:
     """Give up the points that were published before *before*, but for the newest of all; return how
     many.
