@@ -94,6 +94,10 @@ LONG_ALONE: Final = {
     "of, in integration/test_held_snapshots.py": {
         "integration/lake/test_source_made_anew.py::test_made_anew_of_a_dump",
     },
+    "five runs of a job for the freshness of a table that is set aside; the first tier has what is "
+    "told of it, in unit/lake/test_lake_metrics.py": {
+        "integration/lake/test_job.py::test_a_table_that_is_set_aside_is_not_told_as_fresh",
+    },
     "a full disk under one of two jobs, a minute of Spark; the first tier has what a job writes "
     "first, in the same file": {
         "integration/lake/test_lake_disk.py::test_one_of_two_jobs",

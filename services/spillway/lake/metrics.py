@@ -52,6 +52,8 @@ class _Place:
     is_commit_time_exact: bool = False
     #: of the oldest change that a table's history has and current has not, by table
     waiting: dict[str, float] = field(default_factory=dict)
+    #: the same, of tables that are set aside or being loaded
+    behind: dict[str, float] = field(default_factory=dict)
 
 
 class LakeMetrics:
@@ -179,6 +181,14 @@ class LakeMetrics:
                 known = place.commit_time if place.is_commit_time_exact else 0.0
                 place.commit_time = max(known, committed)
                 place.is_commit_time_exact = True
+            # Who is not among them any more was given what it lacked.
+            place.behind = {
+                table: since
+                for table, at in report.behind.items()
+                if (since := place.behind.get(table) or (at and at.timestamp()))
+            }
+        for table in report.behind:
+            self._tell_freshness(slot, table)
         self._batches.labels(slot).inc()
         for table, count in report.changes.items():
             self._changes.labels(slot, table).inc(count)
@@ -226,6 +236,19 @@ class LakeMetrics:
                 waiting[table] = since.timestamp()
         self._tell_freshness(slot, table)
 
+    def behind(self, slot: str, table: str, since: datetime) -> None:
+        """Note that a current table lacks what came since then, as it is set aside, until a batch
+        says otherwise.
+        """
+        with self._lock:
+            self._places.setdefault(slot, _Place()).behind[table] = since.timestamp()
+        self._tell_freshness(slot, table)
+
+    def loaded(self, slot: str, table: str) -> None:
+        """Note that a table was loaded: its current state is the job's again."""
+        with self._lock:
+            self._places.setdefault(slot, _Place()).behind.pop(table, None)
+
     def _tell_freshness(self, slot: str, table: str) -> None:
         self._table_freshness.labels(slot, table).set_function(
             lambda: self.table_freshness(slot, table)
@@ -236,8 +259,9 @@ class LakeMetrics:
         it lacks newer ones; else 0.
         """
         with self._lock:
-            since = self._places[slot].waiting.get(table)
-        return self.freshness(slot) if since is None else max(0.0, time.time() - since)
+            place = self._places[slot]
+            lacks = [at[table] for at in (place.waiting, place.behind) if table in at]
+        return max(0.0, time.time() - min(lacks)) if lacks else self.freshness(slot)
 
     def failed(self, slot: str) -> None:
         """Note that a run ended with an error."""

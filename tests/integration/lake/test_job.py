@@ -165,6 +165,41 @@ def test_a_batch_that_hangs_is_seen_in_the_metrics(
         thread.join()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_table_that_is_set_aside_is_not_told_as_fresh(delta_lake: Lake) -> None:
+    """Its readers see it as it was, however fresh the others are."""
+    lake, grown = delta_lake, ITEMS.with_columns(price=pa.int64())
+
+    def run(metrics: LakeMetrics, policy: str) -> None:
+        settings = lake.settings(on_schema_change=policy)
+        run_job(settings, spark=lake.spark, metrics=metrics)
+
+    def ages(metrics: LakeMetrics) -> list[bool]:
+        tables = ("public.items", "public.log")
+        return [metrics.table_freshness("shop", table) > 0 for table in tables]
+
+    metrics = LakeMetrics()
+    lake.slot.commit(insert(ITEMS, id=1, name="a"), insert(LOG, level="info", line="a"))
+    run(metrics, "quarantine")
+    assert ages(metrics) == [False, False]
+    lake.slot.commit(insert(grown, id=2, name="b", price=3), insert(LOG, level="info", line="b"))
+    run(metrics, "quarantine")
+    assert ages(metrics) == [True, False]
+    assert metrics.freshness("shop") == 0
+    lake.slot.commit(insert(LOG, level="info", line="c"))
+    run(metrics, "quarantine")
+    assert ages(metrics) == [True, False]
+    # The next process knows it, too.
+    metrics = LakeMetrics()
+    run(metrics, "quarantine")
+    assert ages(metrics) == [True, False]
+    lake.slot.commit(insert(LOG, level="info", line="d"))
+    run(metrics, "evolve")
+    assert [row["id"] for row in lake.current("public.items")] == [1, 2]
+    assert ages(metrics) == [False, False]
+
+
 def test_refusals(delta_lake: Lake) -> None:
     lake = delta_lake
     with pytest.raises(UnknownSlot):

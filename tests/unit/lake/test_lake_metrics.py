@@ -57,6 +57,37 @@ def test_freshness_is_the_age_of_the_newest_commit_while_newer_ones_wait() -> No
     assert metrics.freshness("s") >= 10, "what is decoded does not go back"
 
 
+def test_a_table_that_others_are_ahead_of() -> None:
+    """Set aside, or being loaded: its readers see it as it was, however fresh all others are."""
+    metrics = LakeMetrics()
+    metrics.begun("s", 100, 100, ago(900))
+
+    def batch(end: int, **behind: datetime | None) -> None:
+        metrics.batch("s", replace(report(end, age_s=1), behind=behind))
+
+    def age(table: str) -> float:
+        return metrics.table_freshness("s", table)
+
+    batch(200, aside=ago(40), quiet=None)
+    assert 40 <= age("aside") < 60
+    assert age("quiet") == age("public.t") == 0, "it lacks nothing"
+    batch(300, aside=ago(20), quiet=ago(10))
+    assert 40 <= age("aside") < 60, "the oldest change counts"
+    assert 10 <= age("quiet") < 20
+    batch(400, aside=None, quiet=None)
+    assert 40 <= age("aside") < 60
+    # At its own pace as well: what it lacks longest.
+    metrics.waits("s", "aside", ago(5))
+    assert age("aside") >= 40
+    metrics.waits("s", "aside", None)
+    metrics.loaded("s", "quiet")
+    assert age("quiet") == 0
+    batch(500)
+    assert age("aside") == 0, "it is back"
+    metrics.behind("s", "aside", ago(70))
+    assert age("aside") >= 70, "since before this process"
+
+
 def test_series() -> None:
     metrics = LakeMetrics()
     metrics.begun("s", 100, 300, ago(0))

@@ -236,6 +236,9 @@ class Source:
     def wal_lsn(self) -> int:
         return BEGIN
 
+    def check_server(self) -> None:
+        pass
+
     def snapshot(self, *_: object) -> Snapshot:
         return Snapshot()
 

@@ -65,6 +65,7 @@ from spillway.lake.shape.payload import (
     lake_schema,
     merge_schemas,
     parse_message,
+    table_of,
 )
 from spillway.lake.state import boundaries, commit_points, position, quarantine
 from spillway.lake.state.loads import is_loading, loading_tables, merge_lock, table_lock
@@ -127,6 +128,9 @@ class BatchReport:
     quarantined: tuple[str, ...] = ()
     #: when the newest change of each table was committed
     newest: Mapping[str, datetime] = field(default_factory=dict)
+    #: tables that are set aside or being loaded, and when the oldest change was committed that the
+    #: batch had of them; None: it had none
+    behind: Mapping[str, datetime | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
         total = sum(self.changes.values())
@@ -202,6 +206,8 @@ class Materializer:
         self._pace = pace or Pace(tables, path, lake.slot, lake.lsn_value, {})
         #: of the batch at hand: directories of tables that were only appended to
         self._deferred: set[str] = set()
+        #: the same: of tables whose current state is not the job's to bring forward
+        self._behind: set[str] = set()
         #: whether somebody asked for the batch at hand to end where it does
         self._asked = False
         #: its tables' locks, kept until their commits are made together; None: they aren't
@@ -244,6 +250,7 @@ class Materializer:
             times = [
                 (head["oldest"], head["newest"]) for head in heads if head["relation"] is not None
             ]
+            oldest = _committed(heads, "oldest", min)
             self._report(
                 BatchReport(
                     batch_id,
@@ -260,6 +267,7 @@ class Materializer:
                         for name, at in _committed(heads, "newest", max).items()
                         if name in changes
                     },
+                    {name: oldest.get(name) for name in map(_name, self._behind)},
                 )
             )
         if plan.error is not None:
@@ -641,11 +649,12 @@ class Materializer:
             self._check_durable(QUARANTINE, name, batch.end_lsn)
         for name in plan.released:
             quarantine.release(self._path, name)
+        self._behind = {*loading_tables(self._path), *plan.quarantined}
         if batch.end_lsn > self._lake.lsn_value:
             failpoint("lake.before_position")
             # Before the position: a point may be published twice, and would never be after it.
             with self._pace.behind() as waiting:
-                behind = sorted({*loading_tables(self._path), *plan.quarantined, *waiting})
+                behind = sorted(self._behind.union(waiting))
                 commit_points.publish(self._path, batch.end_lsn, batch.batch_id, changes, behind)
             self._lake = replace(self._lake, lsn=str(Lsn(batch.end_lsn)))
             position.store(self._path, self._lake)
@@ -707,6 +716,10 @@ class Materializer:
                 "PRIMARY KEY, or REPLICA IDENTITY FULL)",
                 relation.name,
             )
+
+
+def _name(directory: str) -> str:
+    return ".".join(table_of(directory))
 
 
 def _sizes(heads: Sequence[Row]) -> dict[str, int]:

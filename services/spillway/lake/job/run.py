@@ -52,7 +52,7 @@ from spillway.lake.state import (
 )
 from spillway.lake.state.job_record import JobRecord
 from spillway.lake.state.loads import failed_loads
-from spillway.lake.state.quarantine import quarantined
+from spillway.lake.state.quarantine import QUARANTINE, quarantined
 from spillway.lake.state.shown_tables import ShownTables
 from spillway.lake.tables import layout, maintenance
 from spillway.lake.tables.formats import check_format, lake_tables
@@ -273,7 +273,7 @@ def run_job(
             for watch in watches:
                 held.enter_context(watch)
             on_batch = _watched(watches, on_batch or _log_batch)
-            on_load = _watched(watches, on_load or _log_load)
+            on_load = _watched(watches, _told_when_loaded(settings, metrics, on_load or _log_load))
             merged = _watched(watches, _log_load)
             tables = _tables(settings, session)
             pace = held.enter_context(
@@ -285,6 +285,11 @@ def run_job(
             if metrics is not None:
                 as_of = commit_points.newest_published_at(settings.path) or datetime.now(UTC)
                 metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn, as_of)
+                for directory, aside in quarantined(settings.path).items():
+                    # What is set aside of it, if anything is, was committed later or about then.
+                    if tables.durable_lsn(QUARANTINE, directory) > aside.lsn_value:
+                        since = datetime.fromisoformat(aside.since)
+                        metrics.behind(settings.slot, aside.table, since)
                 held.enter_context(_listening(session, metrics, settings.slot))
                 held.enter_context(
                     decoded_told(client, metrics, settings.slot, settings.interval_s)
@@ -367,6 +372,20 @@ def _pace(
         tell=tell,
         waits=waits,
     )
+
+
+def _told_when_loaded(
+    settings: JobSettings, metrics: LakeMetrics | None, tell: Callable[[object], None]
+) -> Callable[[object], None]:
+    """Return *tell*, of which *metrics* hear which tables were loaded."""
+    from spillway.lake.load.initial_load import LoadProgress  # noqa: PLC0415 - imports PySpark
+
+    def told(news: object) -> None:
+        if metrics is not None and isinstance(news, LoadProgress) and news.done:
+            metrics.loaded(settings.slot, news.table)
+        tell(news)
+
+    return told
 
 
 def _watched(watches: Sequence[TableWatch], tell: Callable[[Any], None]) -> Callable[[Any], None]:
