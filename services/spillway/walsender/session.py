@@ -654,6 +654,7 @@ class Session:
                     raise in_startup(error, slot.slot_name, slot.plugin, commands.major) from None
                 # As of now: another consumer may have moved it before, and the start set it back.
                 begin_lsn = (await self._engine.get_slot(command.slot_name)).confirmed_flush_lsn
+                assert begin_lsn is not None
                 await self._connection.send(messages.copy_both_response())
                 if not is_over:
                     self._is_streaming = True
