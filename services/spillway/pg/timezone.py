@@ -11,10 +11,19 @@ mind twice in less) and, where two samples differ, bisected to the second. It en
 cycle of the calendar, 400 years, in which nothing but a zone's present rule counts; that is enough
 for all time to come, see ``_kernels/values/text/datetime``. A time before the first sample has the
 zone's first offset, local mean time as a rule, as in PostgreSQL.
+
+A zone may also be its offset: in POSIX's form, ``<+03>-03`` or ``GMT-03:00`` (what pgjdbc sends of
+a JVM that runs in GMT+03:00), where west is positive; and as a number of hours, where east is. One
+with summer time is not known in that form: its rules, where they are not given, depend on the
+server's files.
+
+Source: pg_tzset, pg_tzset_offset (src/timezone/pgtz.c), tzparse (src/timezone/localtime.c),
+check_timezone (src/backend/commands/variable.c)
 """
 
 from __future__ import annotations
 
+import re
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
@@ -36,6 +45,20 @@ BEGINNING: Final = -(1 << 63)
 
 _UTC_NAMES: Final = {"UTC": "UTC", "ETC/UTC": "UTC", "ZULU": "UTC", "GMT": "GMT"}
 
+#: A name of letters, or in angle brackets, or none, and an offset: hours, minutes, seconds.
+_POSIX: Final = re.compile(
+    r"(?:<(?P<quoted>[!-=?-~]*)>|(?P<name>(?:(?![0-9,+<-])[!-~])*))"
+    r"(?P<sign>[+-]?)(?P<hours>[0-9]+)(?::(?P<minutes>[0-9]+)(?::(?P<seconds>[0-9]+))?)?",
+    re.ASCII,
+)
+_HOURS: Final = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
+_HOURS_MAX: Final = 167
+_MINUTES_MAX: Final = 59
+_SECONDS_MAX: Final = 60
+#: what is printed of an abbreviation (MAXTZLEN), and how long a zone's name may be
+_ABBREVIATION_MAX: Final = 10
+_NAME_MAX: Final = 255
+
 #: Start in microseconds since 2000-01-01 00:00 UTC; from then on, seconds east of UTC and the
 #: abbreviation.
 Transition = tuple[int, int, str]
@@ -52,13 +75,16 @@ def transitions(name: str) -> tuple[Transition, ...]:
     """
     if name.upper() in _UTC_NAMES:
         return ((BEGINNING, 0, _UTC_NAMES[name.upper()]),)
-    try:
-        known = _names()[name.lower()]
-    except KeyError as error:
-        raise InvalidOption(
-            f'invalid value for parameter "TimeZone": "{name}"',
-            hint="Give a name of the IANA time zone database, Europe/Berlin for one, or UTC.",
-        ) from error
+    known = _names().get(name.lower())
+    if known is None:
+        fixed = _fixed(canonical_name(name))
+        if fixed is None:
+            raise InvalidOption(
+                f'invalid value for parameter "TimeZone": "{name}"',
+                hint="Give a name of the IANA time zone database, Europe/Berlin for one, UTC, or "
+                "an offset from it: <+03>-03.",
+            )
+        return (fixed,)
 
     with _DATA.joinpath("zoneinfo", *known.split("/")).open("rb") as file:
         zone = zoneinfo.ZoneInfo.from_file(file, known)
@@ -89,6 +115,48 @@ def transitions(name: str) -> tuple[Transition, ...]:
         else:
             state, position = later, after
     return tuple(found)
+
+
+def canonical_name(name: str) -> str:
+    """Return the name that a server reports of a zone; what is none stays as it is."""
+    if len(name) <= _NAME_MAX and _HOURS.fullmatch(name):
+        return _of_hours(float(name))
+    known = _names().get(name.lower())
+    if known is not None:
+        return known
+    return name.upper() if _fixed(name.upper()) else name
+
+
+def _of_hours(hours: float) -> str:
+    """Return the POSIX form of so many hours east of UTC."""
+    seconds = int(hours * 3600)
+    rest, shown_seconds = divmod(abs(seconds), 60)
+    shown_hours, shown_minutes = divmod(rest, 60)
+    shown = f"{shown_hours:02}"
+    if shown_minutes or shown_seconds:
+        shown += f":{shown_minutes:02}"
+    if shown_seconds:
+        shown += f":{shown_seconds:02}"
+    return f"<-{shown}>+{shown}" if seconds < 0 else f"<+{shown}>-{shown}"
+
+
+def _fixed(name: str) -> Transition | None:
+    """Return the one transition of a zone in POSIX's form, without summer time; None: it is no such
+    zone.
+    """
+    match = _POSIX.fullmatch(name)
+    if match is None or len(name) > _NAME_MAX:
+        return None
+    hours, minutes, seconds = (int(match[part] or 0) for part in ("hours", "minutes", "seconds"))
+    if hours > _HOURS_MAX or minutes > _MINUTES_MAX or seconds > _SECONDS_MAX:
+        return None
+    west = (hours * 60 + minutes) * 60 + seconds
+    if west % 60:
+        # Refused, for it appears to use leap seconds (pg_tz_acceptable).
+        return None
+    abbreviation = match["name"] if match["quoted"] is None else match["quoted"]
+    shown = abbreviation.upper()[:_ABBREVIATION_MAX]
+    return BEGINNING, west if match["sign"] == "-" else -west, shown
 
 
 @cache

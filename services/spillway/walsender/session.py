@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import shlex
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -32,6 +31,7 @@ from spillway.errors import (
 from spillway.pg.boolean import parse_bool
 from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.text_settings import TextSettings
+from spillway.pg.timezone import canonical_name
 from spillway.pg.versions import release_text
 from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages, printing
@@ -98,6 +98,9 @@ _SILENT: Final = frozenset({"error", "fatal", "panic"})
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SMALLER_UNITS: Final = {"ms": "us", "s": "ms", "min": "s", "h": "min", "d": "h"}
+#: A word of ``options``, and what a backslash makes of a character in it.
+_OPTION_WORD: Final = re.compile(r"(?:\\.|[^\\ \t\n\r\f\v]|\\\Z)+", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.|\Z)", re.DOTALL)
 _NAME_BYTES_MAX: Final = 63
 #: Before it, bytes that aren't ASCII's were shown as question marks.
 _MAJOR_OF_ESCAPED_NAMES: Final = 16
@@ -365,25 +368,33 @@ class Session:
 
     def _statuses(self, database: ServedDatabase) -> dict[str, str]:
         """Give what a server of the source's major reports."""
-        given, set_to = self._parameters, self._session_settings
+        set_to = self._session_settings
         defaults = self._defaults or {}
         date_style = defaults.get("DateStyle", "ISO, MDY")
         if "datestyle" in set_to:
             date_style = printing.with_order_of(set_to["datestyle"], date_style)
         statuses = {
-            "application_name": _clean_ascii(given.get("application_name", ""), database.major),
+            "application_name": _clean_ascii(self._application_name, database.major),
             "client_encoding": self._encoding.client,
             "DateStyle": date_style,
             "default_transaction_read_only": "off",
             "in_hot_standby": "off",
             "integer_datetimes": "on",
-            "IntervalStyle": set_to.get("intervalstyle", defaults.get("IntervalStyle", "postgres")),
+            "IntervalStyle": (
+                set_to["intervalstyle"].lower()
+                if "intervalstyle" in set_to
+                else defaults.get("IntervalStyle", "postgres")
+            ),
             "is_superuser": "off",
             "server_encoding": database.encoding,
             "server_version": release_text(database.server_version_num),
-            "session_authorization": given["user"],
+            "session_authorization": self._parameters["user"],
             "standard_conforming_strings": "on",
-            "TimeZone": set_to.get("timezone", defaults.get("TimeZone", "GMT")),
+            "TimeZone": (
+                canonical_name(set_to["timezone"])
+                if "timezone" in set_to
+                else defaults.get("TimeZone", "GMT")
+            ),
         }
         if database.major >= _MAJOR_OF_SCRAM_ITERATIONS:
             statuses["scram_iterations"] = "4096"
@@ -716,9 +727,14 @@ class Session:
     def _client_min_messages(self) -> str:
         return self._session_settings.get("client_min_messages", "notice").lower()
 
+    @property
+    def _application_name(self) -> str:
+        """As given at the start, by its name or in ``options``; empty: it was not."""
+        return _set_by(self._parameters).get("application_name", "")
+
     def _calling(self) -> AbstractContextManager[None]:
         """Work for the client, by the name that it has now: it may have set another one since."""
-        given = self._parameters.get("application_name")
+        given = self._application_name or None
         name = None if self._sql is None else self._sql.parameter("application_name")
         return calling(
             self._address,
@@ -779,15 +795,24 @@ def _set_by(parameters: Mapping[str, str]) -> dict[str, str]:
     those in ``options``; by an empty name what is no setting there.
     """
     given = {}
-    words: list[str] = []
-    with contextlib.suppress(ValueError):
-        words = shlex.split(parameters.get("options", ""))
-    left = iter(words)
+    left = iter(_words(parameters.get("options", "")))
     for word in left:
-        setting = next(left, "") if word == "-c" else word.removeprefix("--").removeprefix("-c")
+        if word == "-c":
+            setting = next(left, "")
+        elif word.startswith(("-c", "--")):
+            setting = word[2:]
+        else:
+            setting = ""
         name, equals, value = setting.partition("=")
         given[name.replace("-", "_").lower() if equals else ""] = value
     return given | {name.lower(): value for name, value in parameters.items() if name != "options"}
+
+
+def _words(options: str) -> list[str]:
+    """Split ``options`` at blanks; a backslash takes what follows as it is, and quotes are none
+    (pg_split_opts).
+    """
+    return [_ESCAPED.sub(r"\1", word) for word in _OPTION_WORD.findall(options)]
 
 
 def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:

@@ -249,3 +249,64 @@ def test_a_session_that_hangs_and_a_stream(
             # What had been set there is not there any more, so nothing is answered in its stead.
             with pytest.raises(psycopg.Error):
                 client.run("SELECT 1")
+
+
+#: What the startup packet's options say, each character as it is there.
+GIVEN = [
+    "-c application_name=it's -c bytea_output=escape",
+    '-c application_name=a"b -c bytea_output=escape',
+    "-c application_name=two\\ words\\\\ -cbytea_output=escape",
+    "-c bytea_output='escape'",
+    "  --bytea-output=escape\t-c IntervalStyle=ISO_8601 ",
+    "-c timezone='Europe/Berlin'",
+    "-c bytea_output=escape\\",
+    "bytea_output=escape",
+    *(
+        f"-c timezone={zone} -c datestyle={style}"
+        for zone in (
+            "+3", "-3", "5.5", "GMT-03:00", "<+03>-03", "UTC-5:30:15", "00:30", "foo3",
+            "abcdefghijklmno-1", "<>3", "utc", "europe/BERLIN", "168", "X167", "X168", "X3:60",
+        )
+        for style in ("ISO", "SQL", "Postgres", "German")
+    ),
+]  # fmt: skip
+
+
+def test_options_are_read_as_a_server_reads_them(pg: Database, tmp_path: Path) -> None:
+    """A quote in one of them is a character of it, and ends none of the others; a zone may be an
+    offset, which is what pgjdbc sends of a JVM without a place.
+    """
+    pg.execute("CREATE TABLE t (a timestamptz, b bytea, c interval)")
+
+    def seen(dsn: str, options: str, lsn: str) -> object:
+        escaped = options.replace("\\", "\\\\").replace("'", "\\'")
+        try:
+            with ReplicationClient(f"{dsn} options='{escaped}'") as client:
+                reported = [
+                    client.pgconn.parameter_status(name)
+                    for name in (b"application_name", b"TimeZone", b"DateStyle", b"IntervalStyle")
+                ]
+                client.start("given")
+                client.read_to(lsn)
+                # So that the slot is free for the next one.
+                client.finish_copy()
+                return reported, [frame.data for frame in client.frames]
+        except ConnectionRefusedError as error:
+            return str(error).partition("FATAL: ")[2]
+
+    with serving(pg, tmp_path) as (service, _):
+        create_user(service, "both", pg.name, manage_slots=True, run_sql=True)
+        both = dsn_of(service, "both", pg.name)
+        service.create_slot("given", pg.name)
+        pg.query("SELECT pg_create_logical_replication_slot('given', 'test_decoding')")
+        pg.execute("INSERT INTO t VALUES ('2024-07-01 12:00Z', '\\x00ff', '1 day 2 hours')")
+        end = service.wait_decoded("given", pg)
+        differing = [
+            (options, expected, found)
+            for options in GIVEN
+            if (expected := seen(pg.dsn, options, end)) != (found := seen(both, options, end))
+        ]
+        assert not differing
+        # A slot prints by them, too.
+        assert "15:00:00 +03" in str(service.peek("given", {"TimeZone": "+3", "datestyle": "SQL"}))
+        pg.query("SELECT pg_drop_replication_slot('given')")
