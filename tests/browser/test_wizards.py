@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from playwright.sync_api import expect
 
@@ -38,6 +39,7 @@ def _picture_of_slot(page: Page, picture: Callable[..., None]) -> None:
     page.set_viewport_size({"width": 1280, "height": 860})
 
 
+@pytest.mark.long
 def test_a_newcomer_gets_to_a_lake_table(
     nothing: None,
     page: Page,

@@ -19,6 +19,14 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "a minute of Spark behind the pages; the first tier has the pages in the same file, and the "
+    "same way by command in integration/test_quickstart": {
+        "browser/test_wizards.py::test_a_newcomer_gets_to_a_lake_table",
+    },
+    "servers with each setting that is not the usual one; the first tier has what ends sessions, "
+    "in the same file": {
+        "integration/apply/test_set_otherwise.py::test_what_arrives_is_what_was_sent",
+    },
     "waits of half a minute and more; the first tier has locked tables, a store that is down and a "
     "catalog that is being read, in the same files": {
         "integration/test_locked_metadata.py::test_a_file_that_another_program_has_locked",

@@ -99,6 +99,7 @@ def _rows(database: Database, table: str) -> list[Any]:
         return connection.execute(f"SELECT r::text FROM {table} r ORDER BY 1".encode()).fetchall()
 
 
+@pytest.mark.long
 def test_what_arrives_is_what_was_sent(set_otherwise: SideBySide) -> None:
     sides = set_otherwise
     for way in _WAYS:
