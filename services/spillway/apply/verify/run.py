@@ -575,7 +575,8 @@ class _Run:
         there = target.execute(
             "SELECT pg_catalog.to_regclass('spillway.progress') IS NOT NULL,"
             " pg_catalog.to_regclass('spillway.tables') IS NOT NULL,"
-            " pg_catalog.to_regclass('spillway.committed') IS NOT NULL"
+            " pg_catalog.has_table_privilege("
+            "pg_catalog.to_regclass('spillway.committed'), 'SELECT')"
         ).fetchone()
         assert there is not None
         applied, states = -1, {}
@@ -585,14 +586,16 @@ class _Run:
                 [self._settings.subscription],
             ).fetchone()
             applied = -1 if row is None else int(Lsn.parse(row[0]))
-        if (
-            there[2]
-            and target.execute(
-                "SELECT FROM spillway.committed WHERE subscription = %s",
-                [self._settings.subscription],
-            ).fetchall()
-        ):
-            # By commit_order relaxed it has groups behind its position.
+        # By commit_order relaxed it may have groups behind its position.
+        is_ahead = there[2] is False
+        if there[2]:
+            is_ahead = bool(
+                target.execute(
+                    "SELECT FROM spillway.committed WHERE subscription = %s",
+                    [self._settings.subscription],
+                ).fetchall()
+            )
+        if is_ahead:
             applied = -1
         if there[1]:
             tables = TableStates(target, self._settings.subscription).all().values()
