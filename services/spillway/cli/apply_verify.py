@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from spillway.apply.options import Rename
     from spillway.apply.selection import Selection
-    from spillway.apply.verify.run import TableOutcome, VerifySettings
+    from spillway.apply.verify.outcomes import TableOutcome
+    from spillway.apply.verify.settings import VerifySettings
 
 SOURCE_VARIABLE: Final = "SPILLWAY_APPLY_SOURCE_DSN"
 TARGET_VARIABLE: Final = "SPILLWAY_APPLY_TARGET_DSN"
@@ -111,7 +112,7 @@ def _run(
 def _settings(
     subscription: str, tables: list[str] | None, limit: int, timeout: float, grpc: str | None
 ) -> VerifySettings:
-    from spillway.apply.verify.run import VerifySettings  # noqa: PLC0415 - as above
+    from spillway.apply.verify.settings import VerifySettings  # noqa: PLC0415 - as above
 
     subscribed = look_up(subscription)
     settings = connection.settings()

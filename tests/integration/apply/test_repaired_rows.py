@@ -12,13 +12,15 @@ import pytest
 from harness.postgresql_subscription import wait_until
 from harness.subscribed_pair import SubscribedPair, subscribed_pair
 from spillway.apply.selection import Selection
-from spillway.apply.verify.run import TableOutcome, VerifySettings, verify
+from spillway.apply.verify.run import verify
+from spillway.apply.verify.settings import VerifySettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.cluster import Cluster
     from harness.serve_process import ServeProcess
+    from spillway.apply.verify.outcomes import TableOutcome
 
 
 @pytest.fixture

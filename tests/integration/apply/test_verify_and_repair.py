@@ -22,7 +22,8 @@ from harness.service import service_in_process
 from harness.tiers import deep
 from spillway.apply.options import Rename
 from spillway.apply.target.own_schema import COMMITTED_SQL, PROGRESS_SQL
-from spillway.apply.verify.run import VerifySettings, verify
+from spillway.apply.verify.run import verify
+from spillway.apply.verify.settings import VerifySettings
 from spillway.errors import NotReady
 
 if TYPE_CHECKING:
