@@ -11,6 +11,7 @@ import pytest
 from harness.service import service_in_process
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.run import LoadSettings, run_load
+from spillway.lake.tables import positions
 from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def test_what_is_not_told_is_not_passed_over(
             "CREATE TABLE keyless (id int); INSERT INTO keyless VALUES (1), (2);"
             "CREATE TABLE cut (id int); INSERT INTO cut VALUES (1), (2);"
             "CREATE TABLE plain (id int); INSERT INTO plain VALUES (1), (2);"
+            "CREATE TABLE renumbered (id int PRIMARY KEY); INSERT INTO renumbered VALUES (1), (2);"
             "DELETE FROM keyless WHERE id = 1"
         )
         service.wait_decoded("s", pg15)
@@ -71,13 +73,16 @@ def test_what_is_not_told_is_not_passed_over(
         pg15.execute("ALTER TABLE nothing REPLICA IDENTITY DEFAULT")
         for name in ("keyless", "cut", "plain"):
             pg15.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
+        # Which row has which number is not in WAL.
+        pg15.execute("ALTER TABLE renumbered DROP id, ADD n serial PRIMARY KEY")
+        pg15.execute("ALTER TABLE renumbered RENAME n TO id; INSERT INTO renumbered VALUES (7)")
         pg15.execute("; ".join(f"INSERT INTO {n} VALUES (3)" for n in ("nothing", "keyless")))
         pg15.execute("; ".join(f"INSERT INTO {n} VALUES (3)" for n in ("cut", "plain")))
         service.wait_decoded("s", pg15)
         for _ in range(2):
             aside = run_job(settings, spark=spark).quarantined
             assert [each.split(" ")[0] for each in aside] == [
-                "public.cut", "public.keyless", "public.nothing",
+                "public.cut", "public.keyless", "public.nothing", "public.renumbered",
             ]  # fmt: skip
         rows = spark.read.format("delta").load(f"{path}/current/public.plain").collect()
         assert sorted(row["id"] for row in rows) == [1, 2, 3]
@@ -193,5 +198,76 @@ def test_each_way_to_it_and_its_way_back(
         outcome = verify(VerifySettings(path, pg15.dsn, grpc=service.grpc_address), spark=spark)
         assert [str(each) for each in outcome.tables if not each.equal] == []
         assert len(outcome.tables) == len(NAMES) + 1
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("table_format", "merge"), [("delta", "copy"), ("delta", "position"), ("iceberg", "position")]
+)
+def test_a_key_that_is_another_column(
+    spark: SparkSession,
+    pg15: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table_format: str,
+    merge: str,
+) -> None:
+    """Under the name that the key had. Of a new column the rows that were there have numbers that
+    are not in WAL; of one that was there they have their values.
+    """
+    monkeypatch.setattr(positions, "SMALL_TABLE_BYTES", 0)
+    path = tmp_path / "lake"
+    names = ("numbered", "emptied", "exchanged")
+    for name in names:
+        pg15.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, o int NOT NULL, v text)")
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name, "arrow")
+        settings = JobSettings(
+            slot="s", path=path, checkpoint=tmp_path / "checkpoint", grpc=service.grpc_address,
+            table_format=table_format, merge=merge,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+        def run(*statements: str) -> list[str]:
+            for statement in statements:
+                pg15.execute(statement)
+            service.wait_decoded("s", pg15)
+            return list(run_job(settings, spark=spark).quarantined)
+
+        def differing() -> list[str]:
+            outcome = verify(VerifySettings(path, pg15.dsn, grpc=service.grpc_address), spark=spark)
+            assert len(outcome.tables) == len(names)
+            return [str(each) for each in outcome.tables if not each.equal and not each.skipped]
+
+        rows = "SELECT g, 11 - g, 'a' FROM generate_series(1, 10) g"
+        assert run(*(f"INSERT INTO {name} {rows}" for name in names), "TRUNCATE emptied") == []
+        assert run("UPDATE exchanged SET v = 'b' WHERE id = 6") == []
+        new = "ALTER TABLE {0} DROP id; ALTER TABLE {0} ADD id serial PRIMARY KEY"
+        [told] = run(
+            new.format("numbered"),
+            "UPDATE numbered SET v = 'b' WHERE id = 2",
+            new.format("emptied"),
+            "INSERT INTO emptied (o, v) VALUES (1, 'c')",
+            "ALTER TABLE exchanged DROP CONSTRAINT exchanged_pkey;"
+            "ALTER TABLE exchanged RENAME id TO passing; ALTER TABLE exchanged RENAME o TO id;"
+            "ALTER TABLE exchanged RENAME passing TO o; ALTER TABLE exchanged ADD PRIMARY KEY (id);"
+            "UPDATE exchanged SET v = 'c' WHERE id = 2",
+        )
+        assert told.startswith("public.numbered ")
+        assert "lake load --resync --table public.numbered" in told
+        assert run(
+            "UPDATE exchanged SET v = 'd' WHERE id = 4", "DELETE FROM exchanged WHERE id = 3"
+        )
+        assert differing() == []
+        load = LoadSettings(
+            slot="s", path=path, source_dsn=pg15.dsn, tables=("public.numbered",), resync=True,
+            grpc=service.grpc_address,
+        )  # fmt: skip
+        assert run_load(load, lambda _: None, spark=spark) == 1
+        assert run("DELETE FROM numbered WHERE id = 3") == []
+        assert differing() == []
         service.drop_slot("s")
         service.call("DELETE", "/sources/main")

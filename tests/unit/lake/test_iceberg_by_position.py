@@ -27,7 +27,7 @@ from harness.position_table import ITEMS, items
 from harness.tiers import deep
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.lake.tables import positions
-from spillway.lake.tables.iceberg import snapshots
+from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.positions import Lost, Shape
 
 if TYPE_CHECKING:
@@ -317,3 +317,31 @@ def test_killed_at_each_step(tmp_path: Path, at: str) -> None:
     again = run()
     assert again.returncode == 0, again.stderr[-3000:]
     assert rows() == (after if at == "fold" else merged)
+
+
+def test_columns_that_exchange_their_names(tmp_path: Path) -> None:
+    """As where a table is given another key under the old one's name: Iceberg's files stay as they
+    are, and each of their rows has another key.
+    """
+    columns = pa.schema([("id", pa.int64()), ("other", pa.int64())])
+    table = IcebergMerged(tmp_path, columns)
+
+    def exchange() -> None:
+        with table.loaded().transaction() as transaction:
+            assert types.follow_columns(transaction, columns, {"id": "other", "other": "id"})
+        rows = [{"id": row["other"], "other": row["id"]} for row in table.model.values()]
+        table.model = {table.identity(row): row for row in rows}
+
+    table.merge({"id": n, "other": 9 - n} for n in range(10))
+    exchange()
+    table.merge([{"id": 2, "other": 80}], [(3,)])
+    table.check()
+    table.merge({"id": n, "other": -n} for n in range(10, 15))
+    exchange()
+    # What is on the disk is of the names' columns before, too.
+    table.table.close()
+    table.open()
+    table.merge([{"id": 80, "other": 1}], [(9,)])
+    table.check()
+    table.table.fold(table.shape, nullcontext)
+    table.check()

@@ -30,6 +30,8 @@ from spillway.lake.batch.row_identity import (
     FirstUnidentified,
     has_key,
     identifies,
+    new_key,
+    new_key_reason,
     only_history_reason,
     unidentified_reason,
 )
@@ -384,6 +386,11 @@ class Planner:
             return batch.start_lsn, only_history_reason(relation.name, key)
         begin = self._tables.durable_lsn(CURRENT, relation.directory)
         newest = part.shapes[-1]
+        if begin and (given := new_key(part.base, part.shapes, key)) is not None:
+            shape, names = given
+            if shape.first[0] >= begin and self._has_rows(relation.directory):
+                at = max(shape.first[0], batch.start_lsn)
+                return at, new_key_reason(relation.name, names)
         others = {
             fingerprint(schema): not has_key(schema, newest, key)
             for schema, _, last in part.schemas
@@ -397,6 +404,10 @@ class Planner:
             return None
         at = min(row["_commit_lsn"] for row in found)
         return max(at, batch.start_lsn), unidentified_reason(relation.name, key)
+
+    def _has_rows(self, directory: str) -> bool:
+        current = self._tables.current(directory)
+        return current is not None and not current.isEmpty()
 
     def _history_falls_short(self, part: TableBatch, batch: Batch) -> bool:
         """Say whether a table of which there was only a history is to have a current table, and

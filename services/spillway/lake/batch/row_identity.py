@@ -12,6 +12,10 @@ A row that is inserted says all of itself, so a message in such an identity is l
 updates and deletes are in the way, unless the table had no such column yet. The planner sets the
 table aside at the first of them.
 
+A key may also be given another column under its name (DROP COLUMN, ADD COLUMN … PRIMARY KEY). The
+rows that were there have a value in it at the source, which ALTER TABLE made and WAL doesn't have,
+so none of them could be found again: such a table is set aside as well.
+
 A table that had only its history gets its current table from that once it has a key, if history has
 all that makes its rows: from its first change on, in one shape, and nothing but inserts.
 """
@@ -28,7 +32,7 @@ from spillway.lake.shape.payload import fingerprint, parse_message, relation_of
 from spillway.lake.tables.contract import MULTISET, row_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spillway.lake.shape.columns import Shape
 
@@ -58,6 +62,30 @@ def has_key(schema: pa.Schema, newest: Shape, key: tuple[str, ...]) -> bool:
     """Say whether rows in a message of *schema* have the columns of *key*."""
     wanted = {column.identity for column in newest.columns if column.name in key}
     return wanted <= {column.identity for column in columns_of(schema)}
+
+
+def new_key(
+    base: Shape | None, shapes: Sequence[Shape], key: tuple[str, ...]
+) -> tuple[Shape, tuple[str, ...]] | None:
+    """Return the first of *shapes* with all of *key*, and the columns of it whose values are not
+    known of rows that were made before, in the shape *base*; None: all are.
+    """
+    newest = shapes[-1]
+    if base is None or not base.is_of(newest):
+        return None
+    if not all(isinstance(column.identity, int) for column in (*base.columns, *newest.columns)):
+        # One of the two doesn't say which columns they are.
+        return None
+    wanted = [column for column in newest.columns if column.name in key]
+    new = tuple(
+        column.name
+        for column in wanted
+        if base.column(column.identity) is None and column.missing is None
+    )
+    if not new:
+        return None
+    having = (s for s in shapes if s.is_of(newest) and all(s.column(c.identity) for c in wanted))
+    return next(having), new
 
 
 class FirstUnidentified:
@@ -103,6 +131,17 @@ def unidentified_reason(table: str, key: tuple[str, ...]) -> str:
         f"rows of {table} were updated or deleted while its replica identity did not tell them "
         f"{by}, as its current table has them: which rows those were is not in WAL. Load it anew: "
         f"spillway lake load --resync --table {table}, with the job's --slot and --lake"
+    )
+
+
+def new_key_reason(table: str, columns: tuple[str, ...]) -> str:
+    """Return what is told of a table that is set aside over a key of new columns, and the way
+    back.
+    """
+    return (
+        f"the rows of {table} are told by a new column, {', '.join(columns)}: what it is in rows "
+        f"that were there before is not in WAL. Load it anew: spillway lake load --resync --table "
+        f"{table}, with the job's --slot and --lake"
     )
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import LakeSchemaConflict, LakeTableConflict
 from spillway.lake.shape.kinds import HISTORY
-from spillway.lake.shape.payload import Relation, relation_of
+from spillway.lake.shape.payload import Relation, relation_of, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -260,7 +260,8 @@ def check_same_key(name: str, stored: tuple[str, ...], wanted: tuple[str, ...]) 
         raise LakeTableConflict(
             f"the rows of {name} are identified by ({', '.join(wanted)}) now, "
             f"its current table was made with ({', '.join(stored)})",
-            hint="The primary key or the replica identity was changed at the source. Move the "
-            "current table away and load it afresh.",
+            hint="The primary key or the replica identity was changed at the source. Load the "
+            f"table anew: spillway lake load --resync --table {'.'.join(table_of(name))}, with the "
+            "job's --slot and --lake.",
             relation=name,
         )

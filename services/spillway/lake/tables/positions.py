@@ -202,6 +202,12 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
     def _partition(self, _file: FileT) -> tuple[Any, ...]:
         return ()
 
+    def _indexed_columns(self, _found: VersionT, shape: Shape) -> list[tuple[str, pa.DataType]]:
+        """Return what tells the key's columns in the table's files, and their types: an index of
+        others is made anew.
+        """
+        return shape.key_types
+
     @abstractmethod
     def _read(self, file: FileT, schema: pa.Schema, without: BitMap | None) -> Iterator[pa.Table]:
         """Yield a file's rows but those of *without*, in order."""
@@ -412,15 +418,16 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
 
     def _cover(self, found: VersionT, shape: Shape) -> KeyIndex:
         """Return the index, with the places of all of the table's rows."""
-        if self._index is None or self._indexed != shape.key_types:
+        indexed = self._indexed_columns(found, shape)
+        if self._index is None or self._indexed != indexed:
             if self._index is not None:
                 self._index.give_up()
                 self._index = None
             try:
-                self._index = KeyIndex(self._index_directory, shape.key_types)
+                self._index = KeyIndex(self._index_directory, indexed)
             except OSError as error:
                 raise NoIndex(f"the index of keys can't be opened: {error}") from error
-            self._indexed = shape.key_types
+            self._indexed = indexed
         index = self._index
         covered = index.files()
         keys = pa.schema(shape.key_types)

@@ -360,8 +360,8 @@ class _Verifier:
         if lost:
             raise LakeError(
                 f"rows of {name} are told by {lost[0]!r} in the lake, which can't be compared",
-                hint="The key was changed at the source: move the current table away and load it "
-                "afresh.",
+                hint="The key was changed at the source. Load the table anew: spillway lake load "
+                f"--resync --table {name}, with the job's --slot and --lake.",
                 relation=name,
                 column=lost[0],
             )

@@ -189,6 +189,13 @@ class IcebergPositionTable(PositionTable[Snapshot, "DataFile", Mark]):
     def _gone_count(self, found: Snapshot, path: str, file: DataFile) -> int:
         return len(self._gone(found, path, file))
 
+    def _indexed_columns(self, found: Snapshot, shape: Shape) -> list[tuple[str, pa.DataType]]:
+        """See the class; a file stays when its columns get other names, and ids stay theirs."""
+        schema = found.table.schema()
+        return [
+            (f"{schema.find_field(name).field_id} {name}", type_) for name, type_ in shape.key_types
+        ]
+
     def _fields(self, schema: pa.Schema) -> pa.Schema:
         """Return *schema*'s columns as the table's files have them, with their ids."""
         assert self._snapshot is not None  # its files are read
