@@ -97,6 +97,9 @@ class _Refusal(NamedTuple):
     function: str = ""
 
 
+#: What libpq itself says, in English unless it was built with other languages and is told to use
+#: them, of a session that is not as ``target_session_attrs`` asks.
+_OF_ANOTHER_KIND: Final = r"session is (not )?read-only|server is (not )?in hot standby mode"
 #: 57P03, cannot_connect_now, in words.
 _NOT_NOW: Final = (
     r"the database system is (starting up|shutting down|in recovery mode|not (yet )?accepting)"
@@ -192,7 +195,7 @@ def _make(
         SourceNotPermitted: _not_permitted_hint(text, refusal, user, quoted, database, sslmode),
         MissingReplicationPrivilege: f"ALTER ROLE {quoted} REPLICATION;",
         ReplicationNotAllowedByHba: (
-            hba_hint(user, _client_address(text)) + _or_with_tls(text, sslmode)
+            hba_hint(user, _client_address(text), text) + _or_with_tls(text, sslmode)
         ),
         WalSendersExhausted: (
             "ALTER SYSTEM SET max_wal_senders = 10; -- more than now; then restart the server"
@@ -200,7 +203,7 @@ def _make(
         SourceConnectionsExhausted: _exhausted_hint(text, refusal, quoted, database),
         SourceTlsFailed: _tls_hint(text),
         UnknownDatabase: "Name an existing database in the DSN.",
-        SourceUnreachable: _unreachable_hint(text, refusal),
+        SourceUnreachable: _unreachable_hint(text, refusal, parameters),
     }[kind]
     return kind(
         f"could not connect to the source at {host}:{port}: {text}",
@@ -243,7 +246,29 @@ def _tls_hint(text: str) -> str:
     )
 
 
-def _unreachable_hint(text: str, refusal: _Refusal) -> str:
+def is_of_another_kind(error: SourceError) -> bool:
+    """Whether a server let a session in that is not as ``target_session_attrs`` asks: what is to
+    be told of several addresses, rather than that nothing listens at the others.
+    """
+    return re.search(_OF_ANOTHER_KIND, error.message) is not None
+
+
+def _unreachable_hint(text: str, refusal: _Refusal, parameters: Mapping[str, str]) -> str:
+    if re.search(_OF_ANOTHER_KIND, text):
+        attributes = parameters.get("target_session_attrs", "any")
+        asked = f"The DSN asks for target_session_attrs={attributes}, and no server that it names "
+        if attributes in {"read-write", "primary"}:
+            hint = (
+                f"{asked}is one. It is found by itself once there is: start the primary, or "
+                "promote a standby, there: SELECT pg_promote();"
+            )
+            if attributes == "read-write":
+                hint += (
+                    " A primary whose default_transaction_read_only is on, as for a maintenance, "
+                    "is found with target_session_attrs=primary."
+                )
+            return hint
+        return f"{asked}is that: leave it out of the DSN, or name a server that is."
     if "Hot standby mode is disabled" in text:
         return "The server is a standby that takes no sessions: name the primary in the DSN."
     if refusal.sqlstate == "57P03" or re.search(_NOT_NOW, text):
@@ -259,7 +284,7 @@ def _not_permitted_hint(
 ) -> str:
     quoted_database = quote_identifier(database) if database else "…"
     if "pg_hba.conf" in text:
-        line = _hba_line(quoted_database, user, _client_address(text))
+        line = _hba_line(quoted_database, user, _client_address(text), text)
         return f"{line}{_or_with_tls(text, sslmode)}"
     if "not permitted to log in" in text:
         return f"ALTER ROLE {quoted_user} LOGIN;"
@@ -279,16 +304,16 @@ def _or_with_tls(text: str, sslmode: str) -> str:
     return " Or, if it has a hostssl line for this role, sslmode=require in the DSN."
 
 
-def hba_hint(user: str, client_address: str | None) -> str:
+def hba_hint(user: str, client_address: str | None, told: str = "") -> str:
     """Return the pg_hba.conf line that lets *user* stream from *client_address* as the server sees
-    it.
+    it, which told the refusal in the words *told*.
 
     ``[local]`` is a Unix-domain socket; None is unknown.
     """
-    return _hba_line("replication", user, client_address)
+    return _hba_line("replication", user, client_address, told)
 
 
-def _hba_line(database: str, user: str, client_address: str | None) -> str:
+def _hba_line(database: str, user: str, client_address: str | None, told: str) -> str:
     name = quote_identifier(user) if user else "…"
     if client_address == LOCAL_CLIENT:
         line = f"local  {database}  {name}  scram-sha-256"
@@ -297,7 +322,9 @@ def _hba_line(database: str, user: str, client_address: str | None) -> str:
     else:
         bits = 128 if ":" in client_address else 32
         line = f"host  {database}  {name}  {client_address}/{bits}  scram-sha-256"
-    return f"Add to pg_hba.conf:  {line}  and run SELECT pg_reload_conf();"
+    # The first line that fits counts: below one that rejects it would do nothing.
+    where = ", above the line that rejects" if "pg_hba.conf rejects" in told else ""
+    return f"Add to pg_hba.conf{where}:  {line}  and run SELECT pg_reload_conf();"
 
 
 def _client_address(text: str) -> str | None:

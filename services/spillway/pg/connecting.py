@@ -30,7 +30,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from spillway.errors import SourceError, SourceUnreachable
-from spillway.pg.connect_errors import connect_error
+from spillway.pg.connect_errors import connect_error, is_of_another_kind
 from spillway.pg.conninfo import connection_attempts, parse_dsn
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def connect(
 
     Raises:
         SourceError: no connection; its subclass says why, and the hint what mends it. It is that of
-            a server that refused, if one did, else that of the last address.
+            the last server that refused, if one did, else of one that is not of the kind that is
+            asked for, else of the first address.
     """
     conninfo = make_conninfo(conninfo, **more)
     attempts = connection_attempts(conninfo)
@@ -117,7 +118,7 @@ def connect(
         try:
             pgconn = handshake(attempt, _ready, dsn or conninfo)
         except SourceError as error:
-            if failure is None or type(error) is not SourceUnreachable:
+            if failure is None or tells_more(error, failure):
                 failure = error
             continue
         # As psycopg has its connections.
@@ -128,6 +129,13 @@ def connect(
         return connection
     assert failure is not None
     raise failure
+
+
+def tells_more(error: SourceError, than: SourceError) -> bool:
+    """Whether what one address said is to be told rather than what another one before it did."""
+    if type(error) is not SourceUnreachable:
+        return True
+    return type(than) is SourceUnreachable and is_of_another_kind(error)
 
 
 def cut(connection: psycopg.Connection[Any]) -> None:

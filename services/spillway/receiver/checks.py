@@ -206,7 +206,10 @@ def _replication_problems(
         address = facts["client_address"] or LOCAL_CLIENT
         user = facts["user_name"]
         problem = ReplicationNotAllowedByHba(
-            error.message, hint=hba_hint(user, address), user=user, address=address
+            error.message,
+            hint=hba_hint(user, address, error.message),
+            user=user,
+            address=address,
         )
     except WalSendersExhausted:
         problem = _no_wal_senders(facts)

@@ -24,7 +24,7 @@ import psycopg
 from psycopg import pq
 
 from spillway.errors import ReplicationFailed, SourceUnreachable
-from spillway.pg.connect_errors import quote_identifier
+from spillway.pg.connect_errors import is_of_another_kind, quote_identifier
 from spillway.pg.connecting import handshake
 from spillway.pg.conninfo import connection_attempts, redact
 from spillway.pg.lsn import Lsn
@@ -151,7 +151,8 @@ class ReplicationConnection:
         """Connect to the first address that accepts.
 
         Raises:
-            SourceError: none did; the error of the last one tried.
+            SourceError: none did. The error of the one that refused, where the others were not
+                tried, else of one that is not of the kind that is asked for, else of the last.
             Interrupted: *wake_up* was set.
         """
         failure: SourceUnreachable | None = None
@@ -160,10 +161,13 @@ class ReplicationConnection:
             try:
                 return cls._connect_one(attempt, wake_up)
             except SourceUnreachable as error:
-                failure = error
+                if failure is None or not is_of_another_kind(failure):
+                    failure = error
         try:
             return cls._connect_one(attempts[-1], wake_up)
         except SourceUnreachable as error:
+            if failure is not None and is_of_another_kind(failure):
+                raise failure from error
             raise error from failure
 
     @classmethod

@@ -30,9 +30,11 @@ from spillway.errors import (
     WalLevelNotLogical,
     WalSendersExhausted,
 )
+from spillway.pg.conninfo import replication_conninfo
 from spillway.receiver import checks
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import create_physical_slot
+from spillway.receiver.replication_connection import ReplicationConnection, WakeUp
 from spillway.receiver.supported_versions import is_supported
 
 if TYPE_CHECKING:
@@ -264,6 +266,62 @@ def test_standby(fresh_cluster: ClusterFactory) -> None:
         f" dbname=postgres {form[1]}"
     )
     assert found.system_id == check_source(primary.dsn()).system_id
+
+
+@pytest.mark.follows_hint("source_unreachable")
+def test_no_server_that_takes_writes(fresh_cluster: ClusterFactory) -> None:
+    """All that answers is a standby, and the primary is down: no DSN and no firewall is wrong."""
+    cluster = fresh_cluster(15)
+    cluster.stop()
+    (cluster.data_directory / "standby.signal").touch()
+    cluster.start()
+    dsn = (
+        f"host=127.0.0.1,127.0.0.1 port={{}} user={SUPERUSER} dbname=postgres "
+        "target_session_attrs=read-write"
+    )
+    for ports in (f"1,{cluster.port}", f"{cluster.port},1"):
+        error = check_fails(dsn.format(ports), SourceUnreachable)
+        assert "read-only" in error.message
+        hint = remedy(error, "source_unreachable")
+        with pytest.raises(SourceUnreachable, match="read-only") as streamed:
+            ReplicationConnection.connect(replication_conninfo(dsn.format(ports)), WakeUp())
+        assert streamed.value.hint == hint
+    promote = re.search(r"SELECT pg_promote\(\)", hint)
+    assert promote is not None
+    cluster.execute(promote[0])
+    check_source(dsn.format(f"1,{cluster.port}"))
+    # A primary may be asked to take no writes, as for a maintenance.
+    cluster.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+    cluster.execute("SELECT pg_reload_conf()")
+    hint = remedy(
+        check_fails(dsn.format(f"1,{cluster.port}"), SourceUnreachable), "source_unreachable"
+    )
+    form = re.search(r"target_session_attrs=primary", hint)
+    assert form is not None
+    check_source(
+        dsn.format(f"1,{cluster.port}").replace("target_session_attrs=read-write", form[0])
+    )
+
+
+@pytest.mark.follows_hint("source_not_permitted", "replication_not_allowed_by_hba")
+def test_a_line_of_pg_hba_that_rejects(fresh_cluster: ClusterFactory) -> None:
+    """The first line that fits counts: one below it that lets the role in does nothing."""
+    cluster = fresh_cluster(15)
+    dsn = create_role(cluster)
+    lines = ["host all,replication r 127.0.0.1/32 reject"]
+    for kind, code in (
+        (SourceNotPermitted, "source_not_permitted"),
+        (ReplicationNotAllowedByHba, "replication_not_allowed_by_hba"),
+    ):
+        set_hba(cluster, "\n".join(lines))
+        hint = remedy(check_fails(dsn, kind), code)
+        line = re.search(
+            r"Add to pg_hba.conf, above the line that rejects:  (.*)  and run SELECT", hint
+        )
+        assert line is not None, hint
+        lines.insert(0, line[1])
+    set_hba(cluster, "\n".join(lines))
+    check_source(dsn)
 
 
 @pytest.mark.follows_hint("system_id_mismatch")

@@ -30,7 +30,7 @@ PARAMETERS = {"host": "db", "port": "5432", "user": 'o"hara', "dbname": "shop"}
                 "encryption"
             ),
             "replication_not_allowed_by_hba",
-            "fe80::1/128",
+            "Add to pg_hba.conf, above the line that rejects:  host  replication",
         ),
         (
             'no pg_hba.conf entry for host "10.1.2.3", user "x", database "y"',
@@ -119,6 +119,25 @@ def test_rejected_password_in_any_language() -> None:
 def test_secrets_in_the_servers_words_are_masked() -> None:
     error = connect_error("FATAL: s3cr3t is no good\n", "host=db password=s3cr3t", PARAMETERS)
     assert "s3cr3t" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text", "hint"),
+    [
+        ("read-write", "session is read-only", "SELECT pg_promote();"),
+        ("read-write", "session is read-only", "target_session_attrs=primary"),
+        ("primary", "server is in hot standby mode", "SELECT pg_promote();"),
+        ("standby", "server is not in hot standby mode", "leave it out of the DSN"),
+        ("read-only", "session is not read-only", "leave it out of the DSN"),
+    ],
+)
+def test_a_server_of_another_kind(attributes: str, text: str, hint: str) -> None:
+    prefix = PREFIX.removesuffix("FATAL:  ")
+    parameters = PARAMETERS | {"target_session_attrs": attributes}
+    error = connect_error(prefix + text, "host=db", parameters)
+    assert error.code == "source_unreachable"
+    assert hint in error.hint
+    assert f"target_session_attrs={attributes}" in error.hint
 
 
 def test_hba_lines() -> None:
