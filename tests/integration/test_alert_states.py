@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,38 @@ async def test_an_alert_is_told_once_again_and_over(metadata: MetadataStore) -> 
     # What goes before it has lasted is nothing.
     assert await steps.at(302) == []
     assert [row.state for row in await metadata.alerts.alerts(10)] == ["resolved"]
+
+
+async def test_an_alert_says_what_is_so_now(metadata: MetadataStore) -> None:
+    """The source is down all the time: first its server was, now the WAL is gone."""
+    steps = Steps(metadata)
+    await steps.declare(repeat_s=100)
+    assert await steps.at(0, DOWN) == ["firing"]
+    lost = replace(DOWN, detail="WAL was removed", remedy="Begin anew.")
+    # Nobody is told again for that; who looks sees it.
+    assert await steps.at(10, lost) == []
+    (row,) = await metadata.alerts.alerts(10)
+    assert (row.detail, row.remedy) == (lost.detail, lost.remedy)
+    # Where the remedy is the same, what is said of the cause is not.
+    other = replace(lost, detail="WAL was removed by hand")
+    assert await steps.at(20, other) == []
+    (row,) = await metadata.alerts.alerts(10)
+    assert row.detail == other.detail
+    assert await steps.at(30) == []
+    assert await steps.at(40) == ["resolved"]
+    told = {one.reason: one.document["alert"] for one in await metadata.alerts.messages(10)}
+    assert (told["firing"]["detail"], told["resolved"]["detail"]) == ("gone", other.detail)
+
+
+async def test_amounts_that_grow_are_not_stored_at_each_look(metadata: MetadataStore) -> None:
+    steps = Steps(metadata)
+    await steps.declare()
+    lags = Finding("warn", "Slot s lags 5 min", "A minute.", "See.", "/ui/slots/s",
+                   code="slot_lagging", subject="s", source="m")  # fmt: skip
+    assert await steps.at(0, lags) == ["firing"]
+    assert await steps.at(60, replace(lags, title="Slot s lags 6 min", detail="Two.")) == []
+    (row,) = await metadata.alerts.alerts(10)
+    assert (row.title, row.detail) == (lags.title, lags.detail)
 
 
 async def test_a_clock_that_is_set_back_has_nothing_wait_longer(metadata: MetadataStore) -> None:

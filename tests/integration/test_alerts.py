@@ -97,6 +97,23 @@ def test_a_source_that_is_down_is_told_once_and_told_when_it_is_over(
             assert told["alert"]["remedy"]
             wait_until(lambda: bool(events(service, kind="problem")), 20, "no event")
 
+            # What is wrong becomes another thing: who looks is not sent to mend what is well.
+            hba = cluster.data_directory / "pg_hba.conf"
+            lines = hba.read_text()
+            hba.write_text(f"host replication all all reject\n{lines}")
+            cluster.start()
+            wait_until(
+                lambda: "above the line that rejects"
+                in service.call("GET", "/alerts", params={"state": "firing"})["alerts"][0][
+                    "remedy"
+                ],
+                30,
+                "the alert says what was",
+            )
+            assert len(receiver.got) == 2
+            hba.write_text(lines)
+            cluster.stop("immediate")
+
         # Another start does not tell it again, and it is not over while nothing is known.
         with service_in_process(data) as service:
             time.sleep(4)

@@ -16,6 +16,8 @@ What was told, and what is owed, is stored with the alert, so whoever looks next
 - what is not known is not over: an alert stays as it is meanwhile;
 - what another finding takes the place of is not over either, a slot's lag when nobody reads it any
   more: it stays as it is, and only the other one is told;
+- what is wrong may be so for another cause than before: who looks at an alert sees the present one,
+  with what mends it, and so does who is told again or that it is over; nobody is told for that;
 - a moment that is stored and lies ahead was taken by a clock that has been set back since (or
   another service's, which is ahead): it counts as now, or what waits would wait as much longer.
 """
@@ -23,7 +25,7 @@ What was told, and what is owed, is stored with the alert, so whoever looks next
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +133,7 @@ class _Step:
                 return
             columns |= {"fired_at": now, **_texts(finding)}
             self._event(row, "problem")
-        elif finding.severity != row.severity:
+        elif finding.severity != row.severity or finding.cause != _as_stored(finding, row).cause:
             columns |= _texts(finding)
         if self._may_tell() and (row.told_at is None or self._is_due_again(row, now)):
             reason = "firing" if row.told_at is None else "reminder"
@@ -244,6 +246,11 @@ def _texts(finding: Finding) -> dict[str, Any]:
         "remedy": finding.remedy,
         "link": finding.link,
     }
+
+
+def _as_stored(finding: Finding, row: AlertRow) -> Finding:
+    """Return a finding as it was when it was stored."""
+    return replace(finding, **{name: getattr(row, name) for name in _texts(finding)})
 
 
 def _key(rule: AlertRuleRow, finding: Finding, process: str) -> str:

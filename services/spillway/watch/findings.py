@@ -71,6 +71,18 @@ _BEHIND_BYTES: Final = 256 << 20
 _PINNED_BYTES: Final = 1 << 30
 #: a program that runs tells of itself every few seconds
 _SILENT_S: Final = 120.0
+#: What is reckoned: titles and details have amounts, which are others at each look.
+_RECKONED: Final = frozenset(
+    {
+        "decoding_behind",
+        "primary_keeps_wal",
+        "subscription_stale",
+        "conflicts",
+        "slot_near_limit",
+        "slot_unread",
+        "slot_lagging",
+    }
+)
 #: states of a table whose first copy is not done
 _UNCOPIED: Final = frozenset({"waiting", "copying"})
 #: tables that a finding names
@@ -132,6 +144,13 @@ class Finding:
     def subscription(self) -> str | None:
         """The subscription that it is about; None: it is about something else."""
         return self._named("/ui/subscriptions/")
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """What is to be mended: the same thing may be wrong for another cause than before, as a
+        source that is down since its server was, and then since its WAL is gone.
+        """
+        return (self.remedy,) if self.code in _RECKONED else (self.title, self.detail, self.remedy)
 
     def _named(self, pages: str) -> str | None:
         return self.link.removeprefix(pages) if self.link.startswith(pages) else None
