@@ -103,10 +103,12 @@ def test_a_source_that_is_down_is_told_once_and_told_when_it_is_over(
             hba.write_text(f"host replication all all reject\n{lines}")
             cluster.start()
             wait_until(
-                lambda: "above the line that rejects"
-                in service.call("GET", "/alerts", params={"state": "firing"})["alerts"][0][
-                    "remedy"
-                ],
+                lambda: (
+                    "above the line that rejects"
+                    in service.call("GET", "/alerts", params={"state": "firing"})["alerts"][0][
+                        "remedy"
+                    ]
+                ),
                 30,
                 "the alert says what was",
             )
