@@ -175,3 +175,36 @@ def test_transactions_that_a_first_slot_waits_for(service: Service, pg18: Databa
             made.join()
     gone(service, title)
     assert service.slot("first")["decoded_lsn"]
+
+
+def test_lag_is_of_commits(service: Service, pg18: Database) -> None:
+    """What is outside of transactions, or prepared for a slot that takes it at its commit, has no
+    time of a commit: behind it a slot lagged since the year 2000.
+    """
+    service.create_slot("s", pg18.name)
+    service.create_slot("prepares", pg18.name, two_phase=True)
+
+    def lags(name: str = "s") -> float:
+        """As of what the server has written by now."""
+        service.wait_decoded(name, pg18)
+        # It is not known for a moment whether more was written.
+        wait_until(lambda: service.slot(name)["lag_seconds"] is not None, 20, "no lag")
+        return float(service.slot(name)["lag_seconds"])
+
+    pg18.execute("SELECT pg_logical_emit_message(false, 'a', 'b')")
+    assert lags() == 0
+    # Its invalidations are outside of transactions, too.
+    pg18.execute("VACUUM t")
+    assert lags() == 0
+    pg18.execute("BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'g'")
+    assert lags() == 0
+    assert 0 < lags("prepares") < 600
+    pg18.execute("SELECT pg_logical_emit_message(false, 'a', 'b')")
+    pg18.execute("COMMIT PREPARED 'g'")
+    assert 0 < lags() < 600
+    service.call("POST", "/slots/s/advance", json={"upto_lsn": service.slot("s")["decoded_lsn"]})
+    assert lags() == 0
+    pg18.execute("SELECT pg_logical_emit_message(false, 'a', 'b')")
+    pg18.execute("INSERT INTO t VALUES (2)")
+    assert 0 < lags() < 600
+    assert not found(service)

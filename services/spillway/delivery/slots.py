@@ -18,6 +18,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from spillway.decoding.transaction import TransactionKind
 from spillway.delivery.active_consumer import ActiveConsumer
 from spillway.delivery.model import Consumer
 from spillway.delivery.reader import Counts
@@ -36,6 +37,7 @@ from spillway.txlog.cursor import TransactionCursor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from spillway.decoding.transaction import TransactionHeader
     from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.store.rows import SlotRow
     from spillway.txlog.reader import LogReader
@@ -152,9 +154,9 @@ class Slot:
         self._elsewhere_to: int | None = None
         #: what its readers handed out since the service began
         self.counts = Counts()
-        #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit
-        #: time, None without one
-        self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
+        #: what :meth:`lag_seconds` found: behind which confirmed LSN, before which there is nothing
+        #: else, and the commit time, None without one
+        self._first_unconfirmed: tuple[int, int, int | None] = (-1, 0, None)
 
     @property
     def name(self) -> str:
@@ -341,22 +343,40 @@ class Slot:
         if self.invalidation_reason is not None:
             return None
         confirmed, decoded = self.confirmed_flush_lsn, transactions.decoded_lsn
-        known_at, commit_time = self._first_unconfirmed
-        if known_at != (confirmed, decoded if commit_time is None else 0):
+        behind, searched, commit_time = self._first_unconfirmed
+        if behind != confirmed or (commit_time is None and decoded < searched):
+            searched, commit_time = int(confirmed), None
+        if commit_time is None and searched < decoded:
             try:
-                cursor = TransactionCursor(transactions, confirmed)
+                cursor = TransactionCursor(transactions, searched)
                 try:
-                    found = cursor.next()
+                    while (found := cursor.next()) is not None and not self._awaits(found.header):
+                        pass
+                    # What comes later in the log is committed later.
+                    searched = max(cursor.place, cursor.decoded_lsn)
                 finally:
                     cursor.close()
             except SpillwayError:
                 return None
             commit_time = None if found is None else found.header.commit_time
-            known = (confirmed, decoded if commit_time is None else 0)
-            self._first_unconfirmed = (known, commit_time)
+            self._first_unconfirmed = (int(confirmed), searched, commit_time)
         if commit_time is None:
             return 0.0 if current else None
         return max(0.0, time.time() - (_EPOCH_S + commit_time / 1e6))
+
+    def _awaits(self, header: TransactionHeader) -> bool:
+        """Whether *header* is of a commit that the slot delivers. Not all that is in the log has a
+        time: messages and invalidations outside of transactions, and parts of those in progress,
+        have none.
+        """
+        match header.kind:
+            case TransactionKind.COMMIT:
+                return True
+            case TransactionKind.COMMIT_PREPARED:
+                return self.row.two_phase or header.is_ordinary
+            case TransactionKind.PREPARE:
+                return self.row.two_phase and header.final_lsn >= self.two_phase_at
+        return False
 
     def confirm(self, lsn: int) -> None:
         """Advance confirmed_flush_lsn; never backward, as PostgreSQL's
