@@ -290,6 +290,49 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
     lease.close()
 
 
+@pytest.mark.parametrize("metadata_url", ["postgresql"], indirect=True)
+def test_a_slot_whose_history_another_service_has_is_told(
+    tmp_path: Path, metadata_url: str, pg18: Database
+) -> None:
+    """Nobody can read it here: not all is well, though the source is streamed and decoded."""
+    pg18.execute("CREATE TABLE t (id int)")
+
+    def told(service: Service) -> dict[str, str]:
+        found = service.call("GET", "/findings")["findings"]
+        return {one["code"]: one["remedy"] for one in found if one["subject"] == "kept"}
+
+    with lease_holder(tmp_path / "first", metadata_url, LEASE_S) as holder:
+        first = holder.service
+        first.create_source(pg18.dsn)
+        first.create_slot("kept", pg18.name)
+        pg18.execute("INSERT INTO t VALUES (1)")
+        lsn = first.wait_decoded("kept", pg18)
+        wait_until(
+            lambda: pg18.value(
+                "SELECT restart_lsn >= %s::pg_lsn FROM pg_replication_slots"
+                " WHERE slot_name = 'spillway_main'",
+                [lsn],
+            )
+        )
+        engine = EngineSettings(lease_ttl_s=LEASE_S)
+        with service_in_process(
+            tmp_path / "second", metadata_url=metadata_url, engine=engine
+        ) as second:
+            assert told(first) == told(second) == {}
+            holder.pause()
+            wait_until(lambda: state(second) == "streaming", what="it is not taken over")
+            pg18.execute("INSERT INTO t VALUES (2)")
+            wait_until(lambda: told(second).keys() == {"slot_elsewhere"}, what="nothing is told")
+            assert second.problem("GET", "/slots/kept/peek")["code"] == "lsn_not_retained"
+            assert second.slot("kept")["wal_status"] == "unreserved"
+            assert "Start that service again and stop this one" in told(second)["slot_elsewhere"]
+            holder.wake()
+        wait_until(lambda: state(first) == "streaming", what="it is not taken back")
+        first.wait_decoded("kept", pg18)
+        assert rows(first.get("kept")) == ["1", "2"]
+        assert told(first) == {}
+
+
 @pytest.mark.parametrize("metadata_url", ["sqlite"], indirect=True)
 def test_sources_and_temporary_slots_of_another_service(
     tmp_path: Path, metadata_url: str, pg15: Database

@@ -55,6 +55,7 @@ CODES: Final[Mapping[str, str]] = {
     "resync_failed": "a table of a lake that somebody wanted anew could not be loaded",
     "conflicts": "a subscription met conflicts a short while ago",
     "slot_invalidated": "a slot's history was given up",
+    "slot_elsewhere": "a slot needs what only another service's directory has",
     "slot_near_limit": "a slot is about to be invalidated",
     "slot_unread": "nobody reads a slot",
     "slot_lagging": "a slot lags, by time or by bytes",
@@ -547,6 +548,22 @@ def _wrong_with_slot(slot: SlotView, limits: Limits) -> Iterator[tuple[str, str,
             f"Slot {info.slot_name} was invalidated",
             f"Its history was given up: {info.invalidation_reason}.",
             "Drop it and create it again; what lies between must be copied from the source.",
+        )
+        return
+    if info.wal_status == "unreserved":
+        yield (
+            "bad",
+            "slot_elsewhere",
+            f"Slot {info.slot_name} can't be read here",
+            (
+                "This service took its source over from another one, whose directory has what was "
+                f"committed behind {info.confirmed_flush_lsn}."
+            ),
+            (
+                "Start that service again and stop this one: it takes the source back, and the "
+                "slot goes on. If it is gone for good: DELETE "
+                f"/v1/slots/{info.slot_name}, create it again, and load its consumer anew."
+            ),
         )
         return
     retained = info.retained_bytes or 0
