@@ -129,8 +129,17 @@ class SchemaChanges:
         if self._mirror.has_changes(own_xids):
             moved = self._moved(top_xid, own_xids)
             oids = list(dict.fromkeys((*touched, *moved)))
+            rewritten = self._with_those_above(rewriting, own_xids) if rewriting else frozenset()
             for oid in oids:
-                self._compare(oid, oids, top_xid, xid, own_xids, lsn, is_rewritten=oid == rewriting)
+                self._compare(oid, oids, top_xid, xid, own_xids, lsn, is_rewritten=oid in rewritten)
+
+    def _with_those_above(self, oid: int, own_xids: Collection[int]) -> frozenset[int]:
+        """Return a table and the partitioned ones above it, whose rows are its."""
+        with contextlib.suppress(DecodingError):
+            table = self._mirror.resolve_oid(oid, own_xids).descriptor
+            if table is not None:
+                return frozenset((oid, *(above.oid for above in table.ancestors)))
+        return frozenset((oid,))
 
     def flush_all(self, lsn: int) -> None:
         """Queue at *lsn* what transactions in progress did so far."""

@@ -652,3 +652,22 @@ def test_a_table_that_takes_anothers_name_is_copied(pair: SubscribedPair) -> Non
     for table in ("t", "t_old"):
         rows = f"SELECT to_jsonb(r)::text FROM {table} r ORDER BY 1"
         assert there.target.query(rows) == there.source.query(rows), table
+
+
+@pytest.mark.parametrize("table", ["t", "r"])
+def test_what_a_domains_default_gave_to_older_rows_is_a_pause(
+    pair: SubscribedPair, table: str
+) -> None:
+    """The target's domain would give them other values."""
+    pair.both(
+        "CREATE DOMAIN computed AS float8 DEFAULT random();"
+        "CREATE TABLE t (id int PRIMARY KEY, v int);"
+        "CREATE TABLE r (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
+        "CREATE TABLE r0 PARTITION OF r FOR VALUES FROM (0) TO (10)"
+    )
+    pair.source.execute("INSERT INTO t VALUES (1, 1), (2, 2); INSERT INTO r VALUES (1, 1)")
+    pair.create(on_schema_change="apply")
+    pair.source.execute(f"ALTER TABLE {table} ADD a computed")
+    pair.source.execute("INSERT INTO marker VALUES (1000)")
+    assert "computed for each row" in str(pair.paused()["error"])
+    assert pair.target.query("SELECT FROM marker") == []

@@ -189,6 +189,13 @@ class ColumnPlanner:
                 then = f"ALTER COLUMN {quoted(name)} SET DEFAULT {expression}"
             else:
                 then = f"ALTER COLUMN {quoted(name)} DROP DEFAULT"
+        elif self._event["rewritten"] and self._source.is_domain_with_default(column["type_oid"]):
+            # pg_attrdef has none, and older rows have what it gave each of them.
+            self._plan.refuse(
+                f"column {name} has a domain's default, which was computed for each row of the "
+                "source"
+            )
+            return
         elif column["has_default"]:
             if self._event["rewritten"] or (
                 self._event["after"]["partitioned"] and (expression is None or "(" in expression)

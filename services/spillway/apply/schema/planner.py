@@ -4,7 +4,7 @@ Safe is what loses nothing, and gives the target's rows the values that the sour
 
 - a column is added whose older rows are NULL or one value, which the event tells; or a generated
   one. A default that was computed for each row (``random()``, a sequence's) is not: those values
-  are in no WAL.
+  are in no WAL. Nor is one that a domain gives, where the table was rewritten for it.
 - a column is dropped or renamed, a table renamed or moved to another schema, which is made if the
   target has none of that name. Names may change hands in one transaction: columns get theirs in an
   order in which each is free, and a table that is in another's way is put aside
