@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -31,6 +31,8 @@ from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.positions import Lost, Shape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.position_table import Row
 
 _SEED = 20261125
@@ -344,4 +346,31 @@ def test_columns_that_exchange_their_names(tmp_path: Path) -> None:
     table.merge([{"id": 80, "other": 1}], [(9,)])
     table.check()
     table.table.fold(table.shape, nullcontext)
+    table.check()
+
+
+def test_columns_that_exchange_their_names_while_files_are_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are read by the names of one moment."""
+    columns = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+    table = IcebergMerged(tmp_path, columns)
+    for start in (0, 10):
+        table.merge({"id": n, "a": n, "b": -n} for n in range(start, start + 10))
+    read, files = table.table._read, []
+
+    def then_exchange(*of: Any) -> Iterator[pa.Table]:
+        yield from read(*of)
+        files.append(of)
+        if len(files) == 1:
+            with table.loaded().transaction() as transaction:
+                renames = {"id": "id", "a": "b", "b": "a"}
+                assert types.follow_columns(transaction, columns, renames)
+            table.table.snapshot()
+
+    monkeypatch.setattr(table.table, "_read", then_exchange)
+    assert table.table.fold(table.shape, nullcontext) == 2
+    table.model = {key: {**row, "a": row["b"], "b": row["a"]} for key, row in table.model.items()}
+    table.check()
+    table.merge([{"id": 2, "a": 80, "b": 81}], [(3,)])
     table.check()

@@ -209,18 +209,22 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
         return shape.key_types
 
     @abstractmethod
-    def _read(self, file: FileT, schema: pa.Schema, without: BitMap | None) -> Iterator[pa.Table]:
-        """Yield a file's rows but those of *without*, in order."""
+    def _read(
+        self, found: VersionT, file: FileT, schema: pa.Schema, without: BitMap | None
+    ) -> Iterator[pa.Table]:
+        """Yield a file's rows but those of *without*, in order; *found* says which columns *schema*
+        names.
+        """
 
     @abstractmethod
     def _read_at(
-        self, file: FileT, schema: pa.Schema, at: npt.NDArray[np.int64]
+        self, found: VersionT, file: FileT, schema: pa.Schema, at: npt.NDArray[np.int64]
     ) -> Iterator[pa.Table]:
-        """Yield a file's rows at positions, which are in order."""
+        """Yield a file's rows at positions, which are in order; *found* as of :meth:`_read`."""
 
     @abstractmethod
     def _new_file(
-        self, shape: Shape, partition: Mapping[str, str | None]
+        self, found: VersionT, shape: Shape, partition: Mapping[str, str | None]
     ) -> AbstractContextManager[NewFile[FileT]]: ...
 
     @abstractmethod
@@ -293,9 +297,9 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
             files: list[FileT] = []
             names: list[str] = []
             appended = (
-                self._appended(set_rows, set_codes, shape, index)
+                self._appended(found, set_rows, set_codes, shape, index)
                 if changes.pieces is None
-                else self._appended_in_pieces(changes.pieces(), shape, index)
+                else self._appended_in_pieces(found, changes.pieces(), shape, index)
             )
             for name, file in appended:
                 names.append(name)
@@ -434,7 +438,7 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
         for path, file in found.files.items():
             if path not in covered:
                 first = 0
-                for rows in self._read(file, keys, None):
+                for rows in self._read(found, file, keys, None):
                     if any(rows.column(n).null_count for n in range(len(shape.key))):
                         raise NotDirect(f"{path} has not all columns of the key")
                     index.add(path, index.coder.codes(rows), first)
@@ -492,7 +496,7 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
             positions, first = np.unique(positions, return_index=True)
             at[keys[first]] = read + np.arange(len(positions))
             read += len(positions)
-            parts += list(self._read_at(found.files[path], schema, positions))
+            parts += list(self._read_at(found, found.files[path], schema, positions))
         if bool((at[wanted] < 0).any()):
             raise NotDirect("a row that was changed is not there")
         stored = pa.concat_tables(parts) if parts else schema.empty_table()
@@ -505,12 +509,12 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
         return rows
 
     def _appended(
-        self, rows: pa.Table, codes: Codes, shape: Shape, index: KeyIndex
+        self, found: VersionT, rows: pa.Table, codes: Codes, shape: Shape, index: KeyIndex
     ) -> Iterator[tuple[str, FileT]]:
         """Write *rows*, a file for each partition; they are durable, and in the index, then."""
         for values, at in partitions.by_partition(rows, partitions.names(shape.made)):
             own = rows.take(pa.array(at)) if len(at) < len(rows) else rows
-            with self._new_file(shape, values) as file:
+            with self._new_file(found, shape, values) as file:
                 file.write(own.select(shape.columns.names).cast(shape.columns))
                 action = file.close()
             index.add(file.name, codes.take(at), 0)
@@ -518,12 +522,12 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
             yield file.name, action
 
     def _appended_in_pieces(
-        self, pieces: Iterator[pa.Table], shape: Shape, index: KeyIndex
+        self, found: VersionT, pieces: Iterator[pa.Table], shape: Shape, index: KeyIndex
     ) -> Iterator[tuple[str, FileT]]:
         """Write rows that come in *pieces*, as :meth:`_appended` does."""
         first = next(pieces, None)
         while first is not None:
-            with self._new_file(shape, {}) as file:
+            with self._new_file(found, shape, {}) as file:
                 while first is not None and file.rows < _FILE_ROWS_MAX:
                     keys = index.coder.codes(first.select(list(shape.key)))
                     index.add(file.name, keys, file.rows)
@@ -556,11 +560,11 @@ class PositionTable(ABC, Generic[VersionT, FileT, MarkT]):
         try:
             values = dict(self._partition(before[0].file))
             sources = []
-            with self._new_file(shape, values) as new:
+            with self._new_file(found, shape, values) as new:
                 new_name = new.name
                 for source in before:
                     sources.append(replace(source, first_row=new.rows))
-                    for rows in self._read(source.file, shape.columns, source.gone):
+                    for rows in self._read(found, source.file, shape.columns, source.gone):
                         keys = index.coder.codes(rows.select(list(shape.key)))
                         index.add(new_name, keys, new.rows)
                         new.write(rows)

@@ -124,17 +124,21 @@ class DeltaPositionTable(PositionTable[Snapshot, Action, Mark]):
     def _partition(self, file: Action) -> tuple[Any, ...]:
         return tuple(sorted((file.get("partitionValues") or {}).items()))
 
-    def _read(self, file: Action, schema: pa.Schema, without: BitMap | None) -> Iterator[pa.Table]:
+    def _read(
+        self, _found: Snapshot, file: Action, schema: pa.Schema, without: BitMap | None
+    ) -> Iterator[pa.Table]:
         with opened(file_path(self._table, file)) as parquet:
             yield from rows_of(parquet, schema, names_of(parquet, schema), without)
 
     def _read_at(
-        self, file: Action, schema: pa.Schema, at: npt.NDArray[np.int64]
+        self, _found: Snapshot, file: Action, schema: pa.Schema, at: npt.NDArray[np.int64]
     ) -> Iterator[pa.Table]:
         with opened(file_path(self._table, file)) as parquet:
             yield from rows_at(parquet, schema, names_of(parquet, schema), at)
 
-    def _new_file(self, shape: Shape, partition: Mapping[str, str | None]) -> DataFile:
+    def _new_file(
+        self, _found: Snapshot, shape: Shape, partition: Mapping[str, str | None]
+    ) -> DataFile:
         return DataFile(self._table, shape.columns, shape.key, partition)
 
     def _remove(self, path: str) -> None:

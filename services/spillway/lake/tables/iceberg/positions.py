@@ -69,8 +69,9 @@ class Snapshot:
     """A version of a table."""
 
     table: Table
-    #: which snapshot it is; a commit changes the table itself
+    #: which snapshot it is, and which columns the names are; a commit changes the table itself
     id: int | None
+    schema: Schema
     files: Mapping[str, DataFile]
     #: files of deletes, by their paths
     deletes: Mapping[str, ManifestEntry]
@@ -139,7 +140,7 @@ class IcebergPositionTable(PositionTable[Snapshot, "DataFile", Mark]):
         own = None if newest is None else newest.snapshot_id
         before = self._snapshot
         if before is not None and before.id == own:
-            self._snapshot = replace(before, table=table)
+            self._snapshot = replace(before, table=table, schema=table.schema())
             return self._snapshot
         files, deletes = self._manifests.entries(table, newest)
         for entry in deletes:
@@ -147,6 +148,7 @@ class IcebergPositionTable(PositionTable[Snapshot, "DataFile", Mark]):
         self._snapshot = Snapshot(
             table,
             own,
+            table.schema(),
             {entry.data_file.file_path: entry.data_file for entry in files},
             {entry.data_file.file_path: entry for entry in deletes},
         )
@@ -191,40 +193,35 @@ class IcebergPositionTable(PositionTable[Snapshot, "DataFile", Mark]):
 
     def _indexed_columns(self, found: Snapshot, shape: Shape) -> list[tuple[str, pa.DataType]]:
         """See the class; a file stays when its columns get other names, and ids stay theirs."""
-        schema = found.table.schema()
         return [
-            (f"{schema.find_field(name).field_id} {name}", type_) for name, type_ in shape.key_types
+            (f"{found.schema.find_field(name).field_id} {name}", type_)
+            for name, type_ in shape.key_types
         ]
 
-    def _fields(self, schema: pa.Schema) -> pa.Schema:
-        """Return *schema*'s columns as the table's files have them, with their ids."""
-        assert self._snapshot is not None  # its files are read
-        return _selected(types.file_schema(self._snapshot.table.schema()), schema.names)
-
     def _read(
-        self, file: DataFile, schema: pa.Schema, without: BitMap | None
+        self, found: Snapshot, file: DataFile, schema: pa.Schema, without: BitMap | None
     ) -> Iterator[pa.Table]:
-        fields = self._fields(schema)
+        fields = _fields(found, schema.names)
         with opened(file) as parquet:
             for rows in rows_of(parquet, fields, stored_names(parquet, fields), without):
                 yield rows.cast(schema)
 
     def _read_at(
-        self, file: DataFile, schema: pa.Schema, at: npt.NDArray[np.int64]
+        self, found: Snapshot, file: DataFile, schema: pa.Schema, at: npt.NDArray[np.int64]
     ) -> Iterator[pa.Table]:
-        fields = self._fields(schema)
+        fields = _fields(found, schema.names)
         with opened(file) as parquet:
             for rows in rows_at(parquet, fields, stored_names(parquet, fields), at):
                 yield rows.cast(schema)
 
     @contextmanager
-    def _new_file(self, shape: Shape, _partition: Mapping[str, str | None]) -> Iterator[_NewFile]:
-        assert self._snapshot is not None  # it was asked for
-        table = self._snapshot.table
-        layout = _selected(types.file_schema(table.schema()), shape.columns.names)
-        writer = DataFileWriter(stored_path(table.location()) / "data", layout, _ONE_FILE)
+    def _new_file(
+        self, found: Snapshot, shape: Shape, _partition: Mapping[str, str | None]
+    ) -> Iterator[_NewFile]:
+        layout = _fields(found, shape.columns.names)
+        writer = DataFileWriter(stored_path(found.table.location()) / "data", layout, _ONE_FILE)
         try:
-            yield _NewFile(writer, table.schema(), layout)
+            yield _NewFile(writer, found.schema, layout)
         except BaseException:
             writer.remove()
             raise
@@ -330,5 +327,7 @@ class IcebergPositionTable(PositionTable[Snapshot, "DataFile", Mark]):
         return newest.sequence_number or 0
 
 
-def _selected(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def _fields(found: Snapshot, names: Sequence[str]) -> pa.Schema:
+    """Return columns as the table's files have them, with their ids."""
+    schema = types.file_schema(found.schema)
     return pa.schema([schema.field(name) for name in names])
