@@ -207,4 +207,5 @@ def test_lag_is_of_commits(service: Service, pg18: Database) -> None:
     pg18.execute("SELECT pg_logical_emit_message(false, 'a', 'b')")
     pg18.execute("INSERT INTO t VALUES (2)")
     assert 0 < lags() < 600
-    assert not found(service)
+    # Nobody reads them, which is told; not for days.
+    assert not [title for title in found(service) if re.search(r"\d d\b", title)]

@@ -19,6 +19,11 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "10,000 rows, and a role made for it; the first tier has what is written meanwhile, and whose "
+    "rows are repaired, in the same files": {
+        "integration/apply/test_repaired_rows.py::test_a_role_that_may_use_no_origins_is_told",
+        "integration/apply/test_verify_and_repair.py::test_more_rows_than_are_looked_at",
+    },
     "a minute of Spark behind the pages; the first tier has the pages in the same file, and the "
     "same way by command in integration/test_quickstart": {
         "browser/test_wizards.py::test_a_newcomer_gets_to_a_lake_table",

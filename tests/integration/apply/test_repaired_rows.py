@@ -95,6 +95,7 @@ def test_they_do_not_come_back(pair: SubscribedPair) -> None:
         pair.target.execute("SELECT pg_replication_origin_drop('lost')")
 
 
+@pytest.mark.long
 def test_a_role_that_may_use_no_origins_is_told(pair: SubscribedPair) -> None:
     pair.both("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pair.source.execute("INSERT INTO t SELECT n, 'copied' FROM generate_series(1, 5) n")

@@ -478,6 +478,7 @@ def test_a_table_that_is_altered_meanwhile(standing: Standing, command: str) -> 
     assert target.query(rows) == source.query(rows)
 
 
+@pytest.mark.long
 def test_more_rows_than_are_looked_at(standing: Standing) -> None:
     """They were written meanwhile: that is no difference."""
     rows = "INSERT INTO one SELECT n FROM generate_series(10001, 22000) n"

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
@@ -59,6 +59,8 @@ SOURCE = {
     "name": "other",
     "capture": {"origin": "none", "tables": ["public.*"], "publications": []},
 }
+#: The first lake has its checks imported, with what they need.
+_TIMEOUT_S: Final = 60.0
 CASES = [("slot", SLOT), ("subscription", LAKE), ("subscription", POSTGRES), ("source", SOURCE)]
 
 
@@ -93,7 +95,7 @@ def test_each_makes_the_same(
 ) -> None:
     whole = {**body, "dsn": DSN} if kind == "source" else body
     address = f"http://127.0.0.1:{service.http_port}"
-    wanted = httpx.post(f"{address}/v1/{kind}s", json=whole)
+    wanted = httpx.post(f"{address}/v1/{kind}s", json=whole, timeout=_TIMEOUT_S)
     assert wanted.status_code == 201, wanted.text
     expected = made(service)
     curl, command, _ = (one.text for one in equivalents_of(kind, body))
@@ -101,7 +103,10 @@ def test_each_makes_the_same(
     # As a shell has it: the words that each program gets.
     words = _words(curl.replace("curl ", "", 1))
     sent = httpx.post(
-        words[2], content=words[words.index("-d") + 1], headers={"Content-Type": "application/json"}
+        words[2],
+        content=words[words.index("-d") + 1],
+        headers={"Content-Type": "application/json"},
+        timeout=_TIMEOUT_S,
     )
     assert sent.status_code == 201, sent.text
     assert made(service) == expected
