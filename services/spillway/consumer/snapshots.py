@@ -37,6 +37,7 @@ Source: ImportSnapshot (src/backend/utils/time/snapmgr.c)
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -66,13 +67,12 @@ from spillway.receiver.table_privileges import check_readable
 from spillway.receiver.temporary_slot import exported_by_slot
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
-    from spillway.consumer.slot import ExportedSnapshot
+    from spillway.consumer.slot import ExportedSnapshot, SourceIdentity
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -291,8 +291,8 @@ class Source:
         options: the slot's plugin options: they say how values are shown.
         exports: gives snapshots that the service has paired with an LSN; without it, or when it has
             none to give, the server makes a temporary slot.
-        system_id: of the cluster that the service's source is; empty: not known. A server of
-            another one is not asked for a slot.
+        identity: which cluster the service's source is; None: not known. A server of another one
+            is not asked for a slot.
     """
 
     def __init__(
@@ -301,11 +301,11 @@ class Source:
         options: Mapping[str, str],
         exports: Callable[[], AbstractContextManager[ExportedSnapshot]] | None = None,
         *,
-        system_id: str = "",
+        identity: SourceIdentity | None = None,
     ) -> None:
         self._dsn = dsn
         self._exports = exports
-        self._system_id = system_id
+        self._identity = identity
         self._conninfo = resolve_hosts(sql_conninfo(dsn))
         with self._session() as connection:
             version = connection.info.server_version
@@ -450,7 +450,7 @@ class Source:
         """
         if self._exports is not None:
             try:
-                return self._exported(self._exports, stopping)
+                return self._exported(self._exports, self._write(), stopping)
             except _NotThere:
                 # It has snapshots of its own to give, of other rows, at LSNs of other WAL.
                 raise self._other_server() from None
@@ -478,39 +478,36 @@ class Source:
         Raises:
             SourceError: it is not, or refuses.
         """
-        for attempt in range(1, _MISSING_MAX + 1):
+        if self._exports is not None:
             try:
-                if self._exports is not None:
-                    with self._exports() as exported:
-                        self._imported(exported.name, exported.lsn, exported.contents).close()
-                        return
+                self._exported(self._exports, 0, threading.Event()).close()
             except _NotThere:
-                # The session that held it may have ended just now.
-                if attempt == _MISSING_MAX:
-                    raise self._other_server() from None
-                time.sleep(_POLL_S)
+                raise self._other_server() from None
             except SpillwayError:
                 # There is none to be had.
-                break
+                pass
+            else:
+                return
         self._check_cluster()
 
     def _check_cluster(self) -> None:
-        if not self._system_id:
+        if self._identity is None:
             return
         with self._session() as connection:
             row = connection.execute(
                 "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
             ).fetchone()
         assert row is not None
-        if row[0] != self._system_id:
+        if row[0] != self._identity.system_id:
             raise self._other_server()
 
     def _exported(
         self,
         exports: Callable[[], AbstractContextManager[ExportedSnapshot]],
+        behind_lsn: int,
         stopping: threading.Event,
     ) -> SourceSnapshot:
-        """Import a snapshot of the service.
+        """Import a snapshot of the service that is of a later LSN than *behind_lsn*.
 
         One that is too early is imported, too: whether the server has it says whose it is, and
         comparing LSNs of two servers says nothing.
@@ -520,7 +517,6 @@ class Source:
             _NotThere: the server doesn't have what the service holds.
             SpillwayError: it has none to give, or the server refuses.
         """
-        end = self._write()
         missing = 0
         for _ in range(_EARLY_MAX):
             with exports() as exported:
@@ -532,7 +528,7 @@ class Source:
                     if missing == _MISSING_MAX:
                         raise
                 else:
-                    if taken.lsn > end:
+                    if taken.lsn > behind_lsn:
                         return taken
                     taken.close()
             if stopping.wait(_POLL_S):

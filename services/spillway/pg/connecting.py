@@ -118,7 +118,7 @@ def connect(
         try:
             pgconn = handshake(attempt, _ready, dsn or conninfo)
         except SourceError as error:
-            if failure is None or tells_more(error, failure):
+            if failure is None or _tells_more(error, failure):
                 failure = error
             continue
         # As psycopg has its connections.
@@ -131,7 +131,7 @@ def connect(
     raise failure
 
 
-def tells_more(error: SourceError, than: SourceError) -> bool:
+def _tells_more(error: SourceError, than: SourceError) -> bool:
     """Whether what one address said is to be told rather than what another one before it did."""
     if type(error) is not SourceUnreachable:
         return True

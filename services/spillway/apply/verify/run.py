@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from spillway.apply.verify.pairs import Connection, Found
     from spillway.apply.verify.settings import VerifySettings
     from spillway.consumer.row_checksums import TextForm
-    from spillway.consumer.slot import SlotClient
     from spillway.consumer.snapshots import SourceSnapshot
 
 #: Keys of a table that may differ only by what was written meanwhile: more are not looked at.
@@ -115,22 +114,13 @@ def verify(
     with closing(connect(options)) as client:
         # Values are compared as both servers print them: the slot's options are nothing to that.
         source = Source(settings.source_dsn, {}, exports_of(options, settings.slot))
-        run = _Run(settings, client, source, tell)
-        return run.all(on_table, repair=repair)
+        return _Run(Sides(settings, client, source, tell)).all(on_table, repair=repair)
 
 
 class _Run:
-    def __init__(
-        self,
-        settings: VerifySettings,
-        client: SlotClient,
-        source: Source,
-        tell: Callable[[str], None],
-    ) -> None:
-        self._client = client
-        self._source = source
-        self._sides = Sides(settings, client, source, tell)
-        self._look = CloserLook(self._sides)
+    def __init__(self, sides: Sides) -> None:
+        self._sides = sides
+        self._look = CloserLook(sides)
 
     def all(
         self, on_table: Callable[[TableOutcome], None], attempt: int = 1, *, repair: bool
@@ -200,12 +190,7 @@ class _Run:
             )
         self._sides.tell(f"{outcome.table} was altered meanwhile: looking at it again")
         time.sleep(_ANEW_S * attempt)
-        again = _Run(
-            replace(self._sides.settings, tables=(outcome.table,)),
-            self._client,
-            self._source,
-            self._sides.tell,
-        )
+        again = _Run(self._sides.of_table(outcome.table))
         try:
             (anew,) = again.all(lambda _: None, attempt + 1, repair=repair).tables
         except UnknownTable as error:

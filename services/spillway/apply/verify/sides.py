@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -72,6 +73,11 @@ class Sides:
         self.tell = tell
         self._client = client
         self._source = source
+
+    def of_table(self, name: str) -> Sides:
+        """Return both sides of that table alone."""
+        settings = replace(self.settings, tables=(name,))
+        return Sides(settings, self._client, self._source, self.tell)
 
     def wanted(self) -> dict[str, PublishedTable | SpillwayError]:
         """Return the tables that are compared, as they are published, or one's trouble."""

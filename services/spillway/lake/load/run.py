@@ -216,8 +216,7 @@ def prepared(
         with closing(connect(settings.options())) as client:
             identity = identity_of(client, slot.source)
         shown = {**slot.options, **with_secret(shown_tables.plugin_options(path))}
-        system_id = "" if identity is None else identity.system_id
-        source = Source(settings.source_dsn, shown, exports, system_id=system_id)
+        source = Source(settings.source_dsn, shown, exports, identity=identity)
         yield InitialLoad(
             spark, tables, path, source, slot, stopping, report, range_bytes=range_bytes
         )

@@ -152,7 +152,6 @@ def verify(
         source_options=settings.source_options,
     )
     with closing(connect(job.options())) as client:
-        identity = identity_of(client, lake.source)
         source = Source(
             settings.source_dsn,
             {
@@ -160,7 +159,7 @@ def verify(
                 **with_secret(shown_tables.plugin_options(settings.path)),
             },
             exports_of(job.options(), lake.slot),
-            system_id="" if identity is None else identity.system_id,
+            identity=identity_of(client, lake.source),
         )
     with session_for(settings, lake.table_format, spark) as session:
         return _Verifier(settings, lake, job, source, session, tell, on_table).run()

@@ -187,7 +187,7 @@ class _Rewriting:
         self._text = text
         self._tokens = tokens
         self._major = major
-        self._edits: list[tuple[int, int, str]] = []
+        self._edits: list[Edit] = []
         self._call: Call | None = None
 
     def run(self) -> Statement | None:
@@ -231,12 +231,12 @@ class _Rewriting:
                 "server",
                 "Prepare it by the protocol, as drivers do.",
             )
-        edits = [Edit(*edit) for edit in sorted(self._edits)]
-        return Statement(self._edited(), self._parameters(), self._call, self._text, edits)
+        edits = sorted(self._edits)
+        return Statement(self._edited(edits), self._parameters(), self._call, self._text, edits)
 
-    def _edited(self) -> str:
+    def _edited(self, edits: Sequence[Edit]) -> str:
         parts, at = [], 0
-        for start, end, new in sorted(self._edits):
+        for start, end, new in edits:
             parts += [self._text[at:start], new]
             at = end
         return "".join([*parts, self._text[at:]])
@@ -283,7 +283,7 @@ class _Rewriting:
         if after is not None and after.is_sign("."):
             if first != number:
                 # A column by its relation's name with the schema: the alias has none.
-                self._edits.append((start, token.start, ""))
+                self._edits.append(Edit(start, token.start, ""))
             return
         if first == number and token.identifier in shadowed:
             return
@@ -294,11 +294,11 @@ class _Rewriting:
         alias = "" if self._has_alias(number + 1) else f" AS {token.identifier}"
         if before.word == "table" and self._is_table_command(first - 2):
             new = f"SELECT * FROM {relation} AS {token.identifier}"  # noqa: S608 - names of ours
-            self._edits.append((before.start, token.end, new))
+            self._edits.append(Edit(before.start, token.end, new))
         elif lists and (before.word in _OPENING or before.is_sign(",") or before.is_sign("(")):
             if before.word == "only":
                 start = before.start
-            self._edits.append((start, token.end, relation + alias))
+            self._edits.append(Edit(start, token.end, relation + alias))
 
     def _is_table_command(self, number: int) -> bool:
         before = self._at(number)
@@ -327,7 +327,7 @@ class _Rewriting:
             self._check_alone(name, first, number + 2)
             alias = "" if self._has_alias(number + 3) else f" AS {name}"
             relation = relation_text(name, self._major)
-            self._edits.append((self._tokens[first].start, closing.end, relation + alias))
+            self._edits.append(Edit(self._tokens[first].start, closing.end, relation + alias))
 
     # -- functions that do something ------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class _Rewriting:
         )
         if is_column or (lists and not self._has_alias(end + 1)):
             new += f" AS {name}"
-        self._edits.append((self._tokens[first].start, self._tokens[end].end, new))
+        self._edits.append(Edit(self._tokens[first].start, self._tokens[end].end, new))
 
     def _check_alone(self, name: str, first: int, end: int) -> None:
         """Insist on what a sub-select can stand for."""
@@ -401,7 +401,7 @@ class _Rewriting:
             return
         casts = ", ".join(self._casts(name, arguments))
         new = result_text(name, casts, is_relation=False)
-        self._edits.append((self._tokens[first].start, self._tokens[end].end, new))
+        self._edits.append(Edit(self._tokens[first].start, self._tokens[end].end, new))
 
     def _arguments(self, number: int) -> tuple[int, list[list[Token]]]:
         """Return where the call ends, and its arguments."""
