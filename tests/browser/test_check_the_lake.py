@@ -164,7 +164,7 @@ def store(port: int) -> Iterator[None]:
         yield
     finally:
         # What it keeps is the process's: another one would have it, too.
-        httpx.post(f"http://127.0.0.1:{port}/moto-api/reset")
+        httpx.post(f"http://127.0.0.1:{port}/moto-api/reset", timeout=60)
         server.stop()
 
 
@@ -182,11 +182,11 @@ def test_a_bucket_that_can_not_be_reached(form: Page, store_port: int) -> None:
     with store(store_port):
         check(form, path)
         assert remedy(form, "NoSuchBucket") == hint
-        httpx.put(f"{address}/{BUCKET}").raise_for_status()
+        httpx.put(f"{address}/{BUCKET}", timeout=60).raise_for_status()
         check(form, path)
         is_ready(form)
         # What was written to see whether that can be is gone.
-        listed = httpx.get(f"{address}/{BUCKET}").text
+        listed = httpx.get(f"{address}/{BUCKET}", timeout=60).text
         assert "<Name>lakes</Name>" in listed
         assert "_spillway" not in listed
 

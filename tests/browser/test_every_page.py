@@ -153,7 +153,7 @@ def test_the_policy_holds(slot: str, visit: Callable[..., Visit]) -> None:
 def test_forged_requests_are_refused(
     slot: str, service: Service, headers: dict[str, str], form: dict[str, str]
 ) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{service.http_port}") as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.http_port}", timeout=60) as client:
         client.get("/")
         form = {"confirm": slot, **form}
         answer = client.post(f"/ui/slots/{slot}/drop", data=form, headers=headers)
@@ -187,12 +187,15 @@ def test_login(visit: Callable[..., Visit], tmp_path: Path) -> None:
         page.goto("/")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         for path in ("/", "/ui/live/overview", "/ui/slots/x/series"):
-            answer = httpx.get(f"{base}{path}")
+            answer = httpx.get(f"{base}{path}", timeout=60)
             assert "Overview" not in answer.text
             assert answer.status_code in (204, 303)
         for target in ("//evil.example", "/\\evil.example", "https://evil.example"):
             answer = httpx.post(
-                f"{base}/ui/login", params={"next": target}, data={"token": "s3cret-token"}
+                f"{base}/ui/login",
+                params={"next": target},
+                data={"token": "s3cret-token"},
+                timeout=60,
             )
             assert answer.headers["location"] == "/"
 
@@ -205,7 +208,7 @@ def test_the_service_stops_with_pages_open(
         page.goto("/ui/sources/new")
         page.goto("/")
         with httpx.stream(
-            "GET", f"http://127.0.0.1:{service.http_port}/ui/live/overview"
+            "GET", f"http://127.0.0.1:{service.http_port}/ui/live/overview", timeout=60
         ) as stream:
             pieces = stream.iter_text()
             assert "retry" in next(pieces)

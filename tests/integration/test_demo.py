@@ -137,7 +137,7 @@ def test_at_a_terminal_it_stays_up_until_interrupted(directory: Path) -> None:
     assert "Everything agrees" in said
     found = re.search(r"admin UI +.*?(http://127\.0\.0\.1:\d+/)", said)
     assert found, said
-    page = httpx.get(found[1], follow_redirects=True)
+    page = httpx.get(found[1], follow_redirects=True, timeout=60)
     assert "audit" in page.text
     assert _mentioning(str(directory))
     terminal.interrupt()

@@ -158,7 +158,7 @@ def test_the_page_works_as_it_is_printed(newcomer: Newcomer) -> None:
     got = newcomer.type(get)
     assert "item[text]:'green tea'" in got
     assert "slot_name\twal_status" in got
-    page = httpx.get(f"{newcomer.url}/", follow_redirects=True)
+    page = httpx.get(f"{newcomer.url}/", follow_redirects=True, timeout=60)
     assert page.status_code == 200
     assert "audit" in page.text
     received = newcomer.log.with_name("received")

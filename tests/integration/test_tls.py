@@ -77,7 +77,7 @@ class Stage:
     def get(self, path: str) -> httpx.Response:
         context = ssl.create_default_context(cafile=self.ca.file)
         headers = {"authorization": f"Bearer {TOKEN}"}
-        return httpx.get(f"{self.url}{path}", verify=context, headers=headers)
+        return httpx.get(f"{self.url}{path}", verify=context, headers=headers, timeout=60)
 
     def metrics(self) -> str:
         return self.get("/metrics").text
@@ -85,7 +85,9 @@ class Stage:
     def overview(self) -> str:
         """The overview, as a browser has it that has signed in."""
         context = ssl.create_default_context(cafile=self.ca.file)
-        with httpx.Client(base_url=self.url, verify=context, follow_redirects=True) as browser:
+        with httpx.Client(
+            base_url=self.url, verify=context, follow_redirects=True, timeout=60
+        ) as browser:
             return browser.post("/ui/login", data={"token": TOKEN}).text
 
     def serial(self, port: int) -> str:
@@ -164,7 +166,7 @@ def test_plain_text_finds_nothing(stage: Stage) -> None:
 
 def test_a_cookie_is_for_tls_alone(stage: Stage) -> None:
     context = ssl.create_default_context(cafile=stage.ca.file)
-    answer = httpx.post(f"{stage.url}/ui/login", data={"token": TOKEN}, verify=context)
+    answer = httpx.post(f"{stage.url}/ui/login", data={"token": TOKEN}, verify=context, timeout=60)
     assert answer.status_code == 303
     assert "secure" in answer.headers["set-cookie"].lower()
     assert "strict-transport-security" not in answer.headers
@@ -331,7 +333,7 @@ def _serial(ca: Authority, port: int) -> str | None:
 
 def _probing(serve: ServeProcess) -> httpx.Client:
     """As Kubernetes probes: the certificate is not verified."""
-    return httpx.Client(base_url=f"https://127.0.0.1:{serve.http_port}", verify=False)
+    return httpx.Client(base_url=f"https://127.0.0.1:{serve.http_port}", verify=False, timeout=60)
 
 
 def _wait(done: Callable[[], bool]) -> None:

@@ -721,6 +721,37 @@ def test_no_two_test_modules_share_a_name() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
+_WAITING: Final = frozenset(
+    {"get", "post", "put", "patch", "delete", "request", "stream", "Client", "AsyncClient"}
+)
+
+
+def _impatient(text: str) -> list[int]:
+    """Return the lines of a test that ask over HTTP and leave it to httpx how long they wait."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "httpx"
+        and node.func.attr in _WAITING
+        and not {one.arg for one in node.keywords} & {"timeout", "transport"}
+    ]
+
+
+def test_tests_say_how_long_they_wait() -> None:
+    """httpx gives up after five seconds, which a service on a busy machine may take."""
+    tests = Path(__file__).parents[1]
+    lines = {
+        str(path.relative_to(tests)): found
+        for path in tests.rglob("*.py")
+        if (found := _impatient(path.read_text()))
+    }
+    assert not lines
+    assert _impatient("httpx.get(url)\nhttpx.Client(timeout=9)\nhttpx.Client()") == [1, 3]
+
+
 def _tests_imported(text: str) -> list[str]:
     """Return what a module of the harness imports of the tests that it serves."""
     tests = Path(__file__).parents[1]

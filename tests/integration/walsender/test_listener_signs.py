@@ -112,13 +112,13 @@ def _wait(condition: Callable[[], bool]) -> None:
 
 
 def _ready(service: Service) -> tuple[int, list[dict[str, Any]]]:
-    answer = httpx.get(f"http://127.0.0.1:{service.http_port}/readyz")
+    answer = httpx.get(f"http://127.0.0.1:{service.http_port}/readyz", timeout=60)
     found = answer.json().get("details", {}).get("not_ready", [])
     return answer.status_code, found
 
 
 def _metrics(service: Service) -> str:
-    return httpx.get(f"http://127.0.0.1:{service.http_port}/metrics").text
+    return httpx.get(f"http://127.0.0.1:{service.http_port}/metrics", timeout=60).text
 
 
 def _value(service: Service, series: str) -> float:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def metrics(service: FakeService, path: str) -> httpx.Response:
-    return httpx.get(f"http://127.0.0.1:{service.http_port}/v1/{path}")
+    return httpx.get(f"http://127.0.0.1:{service.http_port}/v1/{path}", timeout=60)
 
 
 @pytest.mark.parametrize(

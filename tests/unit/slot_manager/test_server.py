@@ -54,7 +54,7 @@ class Served:
             writer.close()
 
     async def health(self) -> int:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return (await client.get(f"http://127.0.0.1:{self.port}/healthz")).status_code
 
 
@@ -180,7 +180,7 @@ async def test_an_address_does_not_take_all(
         assert "SPILLWAY_CONNECTIONS_PER_ADDRESS" in problem["hint"]
         writer.close()
     # Others come in meanwhile; and one that leaves makes room for one.
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         metrics = (await client.get(f"http://127.0.0.1:{served.port}/metrics")).text
     assert 'spillway_connections_refused_total{door="REST",reason="address"} 20.0' in metrics
     assert 'spillway_connections_refused_total{door="REST",reason="total"} 0.0' in metrics

@@ -33,7 +33,7 @@ class Both:
     def __init__(self, service: FakeService) -> None:
         self.service = service
         self.grpc = Answers(f"127.0.0.1:{service.grpc_port}")
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{service.http_port}/v1")
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{service.http_port}/v1", timeout=60)
 
     def rest(self, path: str, **query: Any) -> Any:
         return self.http.get(path, params=query).raise_for_status().json()
