@@ -46,6 +46,7 @@ def check_over_grpc(service: Service) -> None:
     answers.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_a_source_that_is_down_is_told_once_and_told_when_it_is_over(
     tmp_path: Path, fresh_cluster: Any, monkeypatch: pytest.MonkeyPatch

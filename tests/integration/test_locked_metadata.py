@@ -33,6 +33,7 @@ _SCRAPE_S = 10.0
 _STOP_S = 15.0
 
 
+@pytest.mark.long
 def test_its_metrics_and_its_end_wait_for_nobody(tmp_path: Path, pg15: Database) -> None:
     pg15.execute("CREATE TABLE t (id int)")
     metadata = pg15.cluster.create_database("locked_metadata")

@@ -65,6 +65,7 @@ def test_every_change_is_come_to(service: Service, pg15: Database) -> None:
     assert "after the first" not in text
 
 
+@pytest.mark.long
 def test_a_transaction_is_passed_over(service: Service, pg15: Database) -> None:
     # Wide rows that don't compress, so that the transaction is more than what a page reads and
     # throws away.

@@ -116,6 +116,7 @@ def test_wal_level_lowered_and_set_back(fresh_cluster: ClusterFactory, tmp_path:
         assert len(rows(service, "idle_unread")) == 2
 
 
+@pytest.mark.long
 @pytest.mark.follows_hint(
     "catalog_audit_failed", "decoding_error", "slot_invalidated", "database_dropped", "corrupt_wal"
 )

@@ -50,6 +50,7 @@ def _stopped(cluster: Cluster) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_service_that_reads_its_catalog_ends(
     tmp_path: Path, fresh_cluster: ClusterFactory
 ) -> None:

@@ -19,6 +19,56 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "DDL in another order, of roles and of tables under load; the first tier has the usual "
+    "one, in the same files": {
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_a_partition_of_a_partition_that_is_detached"
+        ),
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_a_table_is_attached_that_the_target_lacks"
+        ),
+        (
+            "integration/apply/test_partitions_that_come_and_go.py"
+            "::test_a_table_that_is_published_by_being_attached"
+        ),
+        (
+            "integration/apply/test_publications_that_change.py"
+            "::test_publishing_by_another_way_copies_nothing"
+        ),
+        "integration/apply/test_schema_changes.py::test_a_table_that_takes_anothers_name_is_copied",
+        "integration/apply/test_setting_aside.py::test_a_right_that_was_taken",
+        "integration/apply/test_swapped_names.py::test_names_at_random",
+    },
+    "waits of half a minute; the first tier has shorter ones of the same kind, in the same files": {
+        "integration/receiver/test_walreceiver.py::test_killed_again_and_again",
+        "integration/test_locked_metadata.py::test_its_metrics_and_its_end_wait_for_nobody",
+        "integration/test_preview.py::test_a_transaction_is_passed_over",
+        "integration/test_restart_database.py::test_what_can_not_be_decoded",
+        "integration/test_source_stands_still.py::test_a_service_that_reads_its_catalog_ends",
+    },
+    "a source that is away until somebody is told; the first tier has it on the page, in "
+    "browser/test_alert_pages.py, and states in integration/test_alert_states.py": {
+        (
+            "integration/test_alerts.py"
+            "::test_a_source_that_is_down_is_told_once_and_told_when_it_is_over"
+        ),
+    },
+    "two servers in encodings of each kind, and a target that is set back; the first tier has"
+    " text that is converted, positions and rows that differ, in the same files": {
+        "integration/apply/test_database_encodings.py::test_as_postgresql",
+        (
+            "integration/apply/test_subscription_postgres.py"
+            "::test_a_target_that_lost_commits_is_not_gone_on_with"
+        ),
+        "integration/apply/test_verify_and_repair.py::test_as_of_one_lsn_while_rows_are_written",
+    },
+    "half a minute of Spark; the first tier has changes of rows, and jobs that are killed, in"
+    " the same folder": {
+        "integration/lake/test_job.py::test_tables_without_a_primary_key",
+        "integration/lake/test_materialize.py::test_a_table_that_a_killed_job_had_begun",
+    },
     "10,000 rows, and a role made for it; the first tier has what is written meanwhile, and whose "
     "rows are repaired, in the same files": {
         "integration/apply/test_repaired_rows.py::test_a_role_that_may_use_no_origins_is_told",
@@ -127,7 +177,10 @@ LONG_ALONE: Final = {
         "integration/apply/test_stopped_while_waiting.py::test_its_lanes_wait",
         "integration/apply/test_stopped_while_waiting.py::test_one_in_progress_waits_in_a_trigger",
         "integration/apply/test_stopped_while_waiting.py::test_a_prepare_waits",
-        "integration/apply/test_stopped_while_waiting.py::test_the_request_to_cancel_does_not_arrive",
+        (
+            "integration/apply/test_stopped_while_waiting.py"
+            "::test_the_request_to_cancel_does_not_arrive"
+        ),
         "integration/apply/test_stopped_while_waiting.py::test_the_target_stands_still",
         "integration/apply/test_stopped_while_waiting.py::test_another_program_has_it",
     },
@@ -193,8 +246,14 @@ LONG_ALONE: Final = {
         "integration/test_certify_wire.py::test_live_traffic",
         "integration/apply/test_set_otherwise.py::test_nothing_that_ends_sessions_ends_ours",
         "integration/apply/test_database_encodings.py::test_a_name_that_is_no_text",
-        "integration/apply/test_database_encodings.py::test_names_that_are_no_text_while_others_stream",
-        "integration/apply/test_checklist_more.py::test_029_what_is_skipped_in_pieces_and_with_truncate",
+        (
+            "integration/apply/test_database_encodings.py"
+            "::test_names_that_are_no_text_while_others_stream"
+        ),
+        (
+            "integration/apply/test_checklist_more.py"
+            "::test_029_what_is_skipped_in_pieces_and_with_truncate"
+        ),
         "integration/apply/test_checklist_more.py::test_029_a_prepare_that_is_skipped",
         (
             "integration/apply/test_table_sync.py::"
@@ -208,7 +267,10 @@ LONG_ALONE: Final = {
         "integration/lake/test_lake_comparison.py::test_a_source_without_an_encoding",
         "browser/test_frozen.py::test_a_connection_whose_service_is_gone",
         "browser/test_frozen.py::test_charts_that_do_not_come",
-        "fault/test_moved_state.py::test_what_comes_after_a_moved_state_is_decoded_as_the_server_does",
+        (
+            "fault/test_moved_state.py"
+            "::test_what_comes_after_a_moved_state_is_decoded_as_the_server_does"
+        ),
         (
             "integration/apply/test_schema_changes.py::"
             "test_a_pause_of_a_table_that_lacks_what_came_since_its_copy"
@@ -343,10 +405,16 @@ LONG_ALONE: Final = {
     "subscriptions more, each with a program to start; the first tier has the others of the file": {
         "integration/apply/test_checklist_more.py::test_005_encodings",
         "integration/apply/test_checklist_more.py::test_010_two_subscriptions_of_one_table",
-        "integration/apply/test_checklist_more.py::test_026_029_an_error_disables_counts_and_is_skipped",
+        (
+            "integration/apply/test_checklist_more.py"
+            "::test_026_029_an_error_disables_counts_and_is_skipped"
+        ),
         "integration/apply/test_checklist_more.py::test_030_origins_are_left_out_on_every_major",
         "integration/apply/test_modest_role.py::test_rows_arrive",
-        "integration/apply/test_merged_columns.py::test_in_a_transaction_that_is_applied_in_progress",
+        (
+            "integration/apply/test_merged_columns.py"
+            "::test_in_a_transaction_that_is_applied_in_progress"
+        ),
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
         "integration/apply/test_random_workload.py::test_between_majors",
@@ -412,9 +480,15 @@ LONG_ALONE: Final = {
         "integration/walsender/test_create_subscription.py::test_while_a_table_is_copied",
         "integration/walsender/test_create_subscription.py::test_while_the_source_is_down",
         "integration/apply/test_schema_changes.py::test_a_schema_that_is_renamed",
-        "integration/apply/test_schema_changes.py::test_a_table_that_a_refresh_adds_is_copied_beside_the_others",
+        (
+            "integration/apply/test_schema_changes.py"
+            "::test_a_table_that_a_refresh_adds_is_copied_beside_the_others"
+        ),
         "integration/apply/test_schema_changes.py::test_names_and_values_that_need_quotes",
-        "integration/apply/test_schema_changes.py::test_of_a_partitioned_table_with_a_partition_that_lacks_what_came_since_its_copy",
+        (
+            "integration/apply/test_schema_changes.py"
+            "::test_of_a_partitioned_table_with_a_partition_that_lacks_what_came_since_its_copy"
+        ),
     },
     "the first tier goes the same way elsewhere: both directions of a "
     "move are in apply/test_subscription_postgres; a subscription keeps a lake in "
@@ -432,7 +506,10 @@ LONG_ALONE: Final = {
         "integration/lake/test_query_how_to.py::test_with_spark",
         "integration/lake/test_replay_job.py::test_a_replay_equals_the_stream",
         "integration/lake/test_spark_connect.py::test_batch_and_streaming",
-        "integration/lake/test_subscription_lake.py::test_a_lake_is_kept_through_kills_and_mistakes",
+        (
+            "integration/lake/test_subscription_lake.py"
+            "::test_a_lake_is_kept_through_kills_and_mistakes"
+        ),
         "integration/lake/test_subscription_lake.py::test_formats_have_their_layouts",
         (
             "integration/lake/test_subscription_lake.py::"

@@ -49,6 +49,7 @@ def _rows(database: Database, table: bytes, column: bytes) -> list[tuple[Any, ..
         return [tuple(result.get_value(r, c) for c in range(4)) for r in range(result.ntuples)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("of", "into"),
     [

@@ -122,6 +122,7 @@ def test_a_partition_that_is_dropped(pair: SubscribedPair) -> None:
     pair.check_equal("r")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_later", [False, deep(True)], ids=["", "seen later"])
 def test_a_partition_of_a_partition_that_is_detached(pair: SubscribedPair, is_later: bool) -> None:
     """It is known whose it was though what it was a partition of has been detached, too; under the
@@ -170,6 +171,7 @@ def test_a_partition_of_another_table_by_now(pair: SubscribedPair) -> None:
     pair.check_equal("r", "q", "t")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wished", ["apply", deep("pause")])
 def test_a_table_is_attached_that_the_target_lacks(pair: SubscribedPair, wished: str) -> None:
     """It is made, as a partition that is new: rows of the root would have no place."""
@@ -204,6 +206,7 @@ def test_a_partitioned_table_is_attached_that_the_target_lacks(pair: SubscribedP
     pair.check_equal("r", "t")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_it", [True, deep(False)], ids=["", "target lacks it"])
 def test_a_table_that_is_published_by_being_attached(pair: SubscribedPair, has_it: bool) -> None:
     """It is copied by itself, as a table that is made: PostgreSQL waits for REFRESH PUBLICATION."""

@@ -132,6 +132,7 @@ def test_what_was_dropped_on_the_source_has_its_last_rows(published: SideBySide)
         assert sides.same("kept") == [['(1,"the last")']]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("via_root", [False, deep(True)], ids=["to_the_root", "to_the_partitions"])
 def test_publishing_by_another_way_copies_nothing(published: SideBySide, *, via_root: bool) -> None:
     sides = published

@@ -621,6 +621,7 @@ def test_ddl_of_what_is_skipped_that_is_not_done(pair: SubscribedPair) -> None:
     assert [row[0] for row in pair.target.query("SELECT id FROM t ORDER BY 1")] == [1, 2, 4]
 
 
+@pytest.mark.long
 def test_a_table_that_takes_anothers_name_is_copied(pair: SubscribedPair) -> None:
     """As tools that rebuild a table do it: a new one, filled, and both renamed at once."""
     there = pair

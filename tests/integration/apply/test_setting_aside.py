@@ -161,6 +161,7 @@ def role(pair: SubscribedPair) -> Iterator[str]:
     target.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["ALL", deep("INSERT"), deep("SELECT, TRUNCATE")])
 def test_a_right_that_was_taken(pair: SubscribedPair, role: str, lost: str) -> None:
     """Also the one to look whether the table is empty: tables that are added are copied all the

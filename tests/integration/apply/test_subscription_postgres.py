@@ -243,6 +243,7 @@ def test_dropped_while_its_target_is_out_of_reach(
     assert _left_on(target) == []
 
 
+@pytest.mark.long
 @pytest.mark.follows_hint("target_behind_slot")
 def test_a_target_that_lost_commits_is_not_gone_on_with(
     serve: ServeProcess, two: tuple[Database, Database]

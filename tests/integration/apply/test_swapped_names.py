@@ -256,6 +256,7 @@ def test_a_column_that_the_target_has_besides(pair: SubscribedPair) -> None:
     pair.check_equal("t")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, *(deep(seed) for seed in range(2, 6))])
 def test_names_at_random(pair: SubscribedPair, seed: int) -> None:
     """Three tables and their columns, whose names go round within transactions, with rows."""

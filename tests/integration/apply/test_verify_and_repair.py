@@ -324,6 +324,7 @@ def _update(session: psycopg.Connection[Any], n: int) -> None:
         return
 
 
+@pytest.mark.long
 def test_as_of_one_lsn_while_rows_are_written(standing: Standing) -> None:
     """The target is ahead of the snapshot, and differs by what was written since: that is none."""
     stop = threading.Event()

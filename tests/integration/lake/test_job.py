@@ -59,6 +59,7 @@ def test_columns_come_and_go(delta_lake: Lake) -> None:
     assert len(lake.history("public.items")) == 4
 
 
+@pytest.mark.long
 def test_tables_without_a_primary_key(any_lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     lake = any_lake
     line = {"level": "info", "line": "started"}

@@ -440,6 +440,7 @@ def test_one_tables_poison_stops_no_other(delta_lake: Lake) -> None:
 ODD = Table("odd", {"id": pa.int64(), "the name": pa.string()})
 
 
+@pytest.mark.long
 def test_a_table_that_a_killed_job_had_begun(
     delta_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

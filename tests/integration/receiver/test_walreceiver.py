@@ -241,6 +241,7 @@ KILL_POINTS = [
 ]
 
 
+@pytest.mark.long
 def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     """kill -9 at every failpoint and at random moments under load: the segments are the server's,
     nothing is missing.
