@@ -268,6 +268,9 @@ class FakeEngine:
         self._check_decoded(source, database)
         return self.publications.get((source, database), [])
 
+    async def publication_names(self, source: str, database: str) -> frozenset[str]:
+        return frozenset(one.name for one in await self.list_publications(source, database))
+
     def _check_decoded(self, source: str, database: str) -> None:
         if database not in {session.database for session in self.sources[source].sessions}:
             raise NotReady(f'database "{database}" of source "{source}" is not decoded yet')

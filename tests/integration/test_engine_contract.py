@@ -177,6 +177,7 @@ async def test_what_is_not_there(stage: Stage) -> None:
         engine.check_readable("none", stage.database, None),
         engine.list_tables("none", stage.database),
         engine.list_publications("none", stage.database),
+        engine.publication_names("none", stage.database),
         engine.create_slot(SlotSpec("s", "none", stage.database)),
     ):
         with pytest.raises(UnknownSource, match='"none"'):

@@ -307,6 +307,9 @@ class Engine:
     async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
         return await inventory.list_publications(self._sources, source, database)
 
+    async def publication_names(self, source: str, database: str) -> frozenset[str]:
+        return await inventory.publication_names(self._sources, source, database)
+
     # -- slots --------------------------------------------------------------------------------
 
     async def create_slot(self, spec: SlotSpec) -> SlotInfo:

@@ -165,6 +165,12 @@ class EngineInterface(Protocol):
         """List the publications, as :meth:`list_tables` does tables."""
         ...
 
+    async def publication_names(self, source: str, database: str) -> frozenset[str]:
+        """Give the names of the publications, without a look at any table; raises as
+        :meth:`list_tables`.
+        """
+        ...
+
     async def create_slot(self, spec: SlotSpec) -> SlotInfo:
         """Create a slot; with ``exports_snapshot``, :meth:`get_snapshot` has its snapshot then.
 

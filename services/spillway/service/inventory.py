@@ -89,6 +89,13 @@ async def list_publications(sources: Sources, source: str, database: str) -> lis
     return shown.infos()
 
 
+async def publication_names(sources: Sources, source: str, database: str) -> frozenset[str]:
+    """Give the names of the publications; raises as :func:`list_tables`."""
+    session = decoded(sources, source, database)
+    found = await session.ask(lambda mirror: mirror.visible_rows().whole(cat.PG_PUBLICATION))
+    return frozenset(readable(row.pubname) for row in found)
+
+
 def decoded(sources: Sources, source: str, database: str) -> Session:
     """Return the session of *database*, which is not begun for this."""
     sources.get(source)

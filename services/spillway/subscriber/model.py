@@ -239,5 +239,8 @@ class SubscriptionInfo:
     told_at: datetime | None = None
     #: of a lake: the last comparison with its source; None: there was none
     verification: Verification | None = None
+    #: of those that it reads by, the publications that do not exist as of where decoding is; None:
+    #: not known
+    missing_publications: tuple[str, ...] | None = ()
     #: when it is created, what is good to know of its target and in nobody's way; later: none
     notes: tuple[str, ...] = ()

@@ -80,6 +80,7 @@ class PostgresTarget(TargetKind):
     turns_two_phase_on: ClassVar[bool] = True
     #: sequences
     refreshes_more: ClassVar[bool] = True
+    reads_by_publications: ClassVar[bool] = True
     shares_places: ClassVar[bool] = True
 
     def check(self, target: Mapping[str, Any]) -> dict[str, Any]:

@@ -545,6 +545,7 @@ class Subscriptions:
             slot=row.slot,
             tables=_tuple(row.tables),
             publications=_tuple(row.publications),
+            missing_publications=supervisor.missing_publications,
             target=_shown(row.target),
             enabled=row.enabled,
             copy_data=row.copy_data,

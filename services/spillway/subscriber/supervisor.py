@@ -52,6 +52,7 @@ from spillway.subscriber.backoff import Backoff
 from spillway.subscriber.conflict_file import FILE as CONFLICTS_FILE
 from spillway.subscriber.conflict_file import ConflictReader
 from spillway.subscriber.model import Failure, SubscriptionState, TableResync
+from spillway.subscriber.publication_look import PublicationLook
 from spillway.subscriber.run_log import RunLog, error_in
 from spillway.subscriber.run_processes import (
     TOKEN_VARIABLE,
@@ -125,6 +126,7 @@ class Supervisor:
         self.log = RunLog(directory)
         self.pid: int | None = None
         self.verifier = Verifier(row.name, directory)
+        self._publications = PublicationLook()
         self._directory = directory
         self._prepare = prepare
         self._task: asyncio.Task[None] | None = None
@@ -157,6 +159,11 @@ class Supervisor:
         if row.error_code is None:
             return None
         return Failure(row.error_code, row.error or "", row.hint or "")
+
+    @property
+    def missing_publications(self) -> tuple[str, ...] | None:
+        """Those that it reads by and that do not exist; None: not known."""
+        return self._publications.missing
 
     async def load(self) -> None:
         """Learn what the last program told."""
@@ -327,6 +334,7 @@ class Supervisor:
             finally:
                 self._follows = False
                 self.pid = None
+                await self._publications.end()
                 self._rates.forget()
                 # Nothing moves that nobody moves.
                 still = [
@@ -389,6 +397,8 @@ class Supervisor:
         token = secrets.token_hex(16)
         log_end = await asyncio.to_thread(self.log.size)
         self._tables = self.row.resolved_tables
+        kind = target_kind(self.row.target.get("kind"))
+        reads_by_publications = kind.reads_by_publications and self.row.publications is not None
         process = await self._spawn(service, self._program(service), token)
         self.pid = process.pid
         ended = asyncio.create_task(process.wait())
@@ -400,6 +410,8 @@ class Supervisor:
                     {ended, stopping}, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 await self._look(service, fence, token)
+                if reads_by_publications:
+                    self._publications.look(service.engine, self.row)
                 if service.engine.fence(self.row.source) != fence:
                     # Somebody else may launch by now.
                     process.kill()

@@ -106,6 +106,8 @@ class TargetKind(ABC):
     refreshes_more: ClassVar[bool] = False
     #: whether a target is looked at for a subscription that is made disabled, too
     checks_disabled: ClassVar[bool] = True
+    #: whether its slots read by the publications themselves, and not by the tables that these had
+    reads_by_publications: ClassVar[bool] = False
     #: whether several subscriptions may have one place
     shares_places: ClassVar[bool] = False
 

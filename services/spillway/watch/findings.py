@@ -47,6 +47,7 @@ CODES: Final[Mapping[str, str]] = {
     "primary_keeps_wal": "a primary keeps much WAL that is not received",
     "subscription_failed": "a subscription's program ended with an error",
     "schema_change_paused": "a subscription or a table of it waits at a change of the schema",
+    "publication_missing": "a publication that a subscription reads by does not exist",
     "subscription_stale": "a subscription's target is behind, or its program says nothing",
     "table_quarantined": "a table of a subscription was set aside",
     "table_not_copied": "a table of a subscription could not be copied, and is tried again",
@@ -66,7 +67,7 @@ SCHEMA_CHANGES: Final = frozenset(
 )
 #: What may be wrong with a subscription's program.
 _OF_PROGRAMS: Final = frozenset(
-    {"subscription_failed", "schema_change_paused", "subscription_stale"}
+    {"subscription_failed", "schema_change_paused", "publication_missing", "subscription_stale"}
 )
 _BEHIND_BYTES: Final = 256 << 20
 _PINNED_BYTES: Final = 1 << 30
@@ -383,6 +384,22 @@ def _of_subscription(
             subject=name,
             source=subscription.source,
         )
+    if subscription.missing_publications:
+        names = ", ".join(subscription.missing_publications)
+        yield Finding(
+            "bad",
+            f"Subscription {name} reads by what does not exist: publication {names}",
+            "From where it was dropped or renamed on, nothing is sent by it, and nothing of that "
+            "is sent later.",
+            "Create it again on the source under its name, or rename it back. Then have what was "
+            "missed meanwhile mended, as no stream brings it: spillway subscription verify "
+            f"{name}, spillway subscription repair {name}. Or have the subscription name others: "
+            f"PATCH /v1/subscriptions/{name}",
+            link,
+            code="publication_missing",
+            subject=name,
+            source=subscription.source,
+        )
     if _is_stale(subscription, limits):
         yield Finding(
             "warn",
@@ -660,6 +677,8 @@ def unknown_subjects(
 def _unknown_of(one: SubscriptionInfo) -> Iterator[tuple[str, str]]:
     if one.lag_seconds is None:
         yield "subscription_stale", one.name
+    if one.missing_publications is None and one.publications and one.enabled:
+        yield "publication_missing", one.name
     found = one.verification
     if found is not None and found.state in ("running", "failed"):
         # What the one before found is found no more, and may be so all the same.
