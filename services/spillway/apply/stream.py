@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import UNIX_EPOCH_US
 from spillway.stream.client import open_own_stream, open_stream
 from spillway.stream.own_client import SILENCE_S, OwnStreamReader
 
@@ -46,7 +47,6 @@ _QUEUE_BYTES: Final = 16 << 20
 _AHEAD_BYTES: Final = 64 << 10
 #: how late it is noticed that whoever reads all is to stop
 _WAIT_S: Final = 0.5
-_POSTGRES_EPOCH_S: Final = 946_684_800
 
 
 class ArrivingChanges:
@@ -285,6 +285,6 @@ class ArrivingChanges:
 
     def _note(self, batch: Batch) -> None:
         self.received_at = time.time()
-        self.sent_at = batch.send_time / 1e6 + _POSTGRES_EPOCH_S
+        self.sent_at = (batch.send_time + UNIX_EPOCH_US) / 1e6
         self.wal_end = max(self.wal_end, batch.wal_end)
         self.received_lsn = max(self.received_lsn, batch.confirm_lsn)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from spillway.errors import InvalidRequest
+from spillway.pg.timestamps import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from spillway.pg.lsn import Lsn
 
@@ -23,7 +24,6 @@ MESSAGE: Final = "message"
 OPERATIONS: Final = ("insert", "update", "delete", "truncate", MESSAGE)
 #: changes of one page
 LIMIT_MAX: Final = 1000
-EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 _POSITION: Final = re.compile(r"([0-9A-F]{1,16})\.([0-9A-F]{1,16})\.([0-9]{1,10})\.([0-9]{1,10})")
 _LSN_MAX: Final = (1 << 64) - 1
@@ -136,16 +136,6 @@ class ChangeQuery:
     @property
     def upto_time(self) -> int:
         return (1 << 63) - 1 if self.until is None else microseconds(self.until)
-
-
-def microseconds(moment: datetime) -> int:
-    """Return *moment* as the log has commit times."""
-    return (moment - EPOCH) // timedelta(microseconds=1)
-
-
-def moment(microseconds: int) -> datetime:
-    """Reverse :func:`microseconds`."""
-    return EPOCH + timedelta(microseconds=microseconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,12 @@ from spillway.delivery.change_query import (
     FoundChange,
     LogicalMessage,
     Position,
-    moment,
 )
 from spillway.delivery.key_values import KeyValue, key_value
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
+from spillway.pg.timestamps import UNIX_EPOCH_US, moment
 from spillway.plugins.arrow import record_batch
 from spillway.plugins.arrow_schema import (
     CHANGE_FIELDS,
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1 << 16
 #: microseconds from 1970-01-01 to 2000-01-01
-_EPOCH_US: Final = 946_684_800_000_000
 _OUTSIDE: Final = TransactionKind.MESSAGE
 _OPERATIONS: Final = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 
@@ -332,7 +331,7 @@ class RowFinder:
                     Lsn(commit_lsn),
                     Lsn(end_lsn),
                     xid,
-                    moment(times[at] - _EPOCH_US),
+                    moment(times[at] - UNIX_EPOCH_US),
                     readable(self._origins[commit_lsn]) if commit_lsn in self._origins else None,
                     () if op == "T" else values,
                     Position(commit_lsn, lsn, relation.oid, numbers[at]),

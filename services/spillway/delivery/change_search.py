@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway._kernels.reorder.change_search import OPERATION_BITS, Selector
 from spillway._kernels.reorder.transaction_run import TransactionRun
-from spillway.delivery.change_query import ChangePage, Position, moment
+from spillway.delivery.change_query import ChangePage, Position
 from spillway.errors import InvalidRequest, NotReady
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import moment
 from spillway.txlog.contents import UNREADABLE, contents_of, is_committed, is_outside, pieces
 from spillway.txlog.cursor import TransactionCursor
 

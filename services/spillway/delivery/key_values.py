@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from spillway.errors import InvalidRequest
 from spillway.pg.encoding import readable
+from spillway.pg.timestamps import EPOCH
 
 _INTEGERS: Final = {21: "<h", 23: "<i", 20: "<q"}
 _TEXTS: Final = frozenset({25, 1042, 1043})
@@ -52,7 +53,7 @@ _NUMBERS_WITHOUT_DIGITS: Final = {
     "nan": "NaN", "infinity": "Infinity", "+infinity": "Infinity", "inf": "Infinity",
     "+inf": "Infinity", "-infinity": "-Infinity", "-inf": "-Infinity",
 }  # fmt: skip
-_EPOCH: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - PostgreSQL's, of either type
+_EPOCH: Final = EPOCH.replace(tzinfo=None)
 _MICROSECOND: Final = timedelta(microseconds=1)
 #: By the type: what ``infinity`` and ``-infinity`` lie as.
 _INFINITIES: Final = {_DATE: ("<i", 31), _TIMESTAMP: ("<q", 63), _TIMESTAMPTZ: ("<q", 63)}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from spillway.errors import (
     SpillwayError,
 )
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import now_us
 from spillway.store.leases import held_by_another
 from spillway.txlog.cursor import TransactionCursor
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: 2000-01-01 00:00 UTC, from where commit times count, in seconds since 1970
-_EPOCH_S: Final = 946_684_800
 _NAME_MAX: Final = 63
 _END_POLL_S: Final = 0.005
 #: A reason of invalidation that PostgreSQL has no word for: there, a database with slots can't be
@@ -362,7 +361,7 @@ class Slot:
             self._first_unconfirmed = (int(confirmed), searched, commit_time)
         if commit_time is None:
             return 0.0 if current else None
-        return max(0.0, time.time() - (_EPOCH_S + commit_time / 1e6))
+        return max(0.0, (now_us() - commit_time) / 1e6)
 
     def _awaits(self, header: TransactionHeader) -> bool:
         """Whether *header* is of a commit that the slot delivers. Not all that is in the log has a

@@ -31,6 +31,7 @@ from importlib.resources import files
 from typing import Final
 
 from spillway.errors import InvalidOption
+from spillway.pg.timestamps import EPOCH
 
 _DATA: Final = files("tzdata")
 
@@ -39,7 +40,6 @@ _FIRST_YEAR: Final = 1800
 #: The end of the cycle 2100 to 2499, and one more sample.
 _LAST_YEAR: Final = 2501
 _STEP: Final = 3 * 86400
-_POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 #: Before every timestamp.
 BEGINNING: Final = -(1 << 63)
 
@@ -90,7 +90,7 @@ def transitions(name: str) -> tuple[Transition, ...]:
         zone = zoneinfo.ZoneInfo.from_file(file, known)
 
     def state_at(seconds: int) -> tuple[int, str]:
-        local = (_POSTGRES_EPOCH + timedelta(seconds=seconds)).astimezone(zone)
+        local = (EPOCH + timedelta(seconds=seconds)).astimezone(zone)
         offset = local.utcoffset() or timedelta()
         return offset.days * 86400 + offset.seconds, local.tzname() or ""
 
@@ -167,4 +167,4 @@ def _names() -> dict[str, str]:
 
 
 def _seconds(moment: datetime) -> int:
-    return int((moment - _POSTGRES_EPOCH).total_seconds())
+    return int((moment - EPOCH).total_seconds())

@@ -44,6 +44,7 @@ import pyarrow as pa
 from spillway._kernels.encoders.arrow.encoder import Encoder, put_message
 from spillway.errors import InvalidOption
 from spillway.pg.text_settings import TextSettings
+from spillway.pg.timestamps import UNIX_EPOCH_US
 from spillway.plugins import refused_values
 from spillway.plugins.arrow_schema import (
     CHANGE_FIELDS,
@@ -76,7 +77,6 @@ _BATCH_ROWS_MAX: Final = 1 << 24
 _DDL_FIELDS: Final = ("_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_commit_time")
 #: The end of an IPC stream: continuation mark, length 0.
 #: Microseconds from 1970-01-01 to 2000-01-01.
-_EPOCH_US: Final = 946_684_800_000_000
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _EMPTY: Final = pa.py_buffer(b"")
 #: What a message of DDL looks like; its columns mean what a change's do, ``event`` is JSON.
@@ -195,7 +195,7 @@ class ArrowPlugin(OutputPlugin):
             "_commit_lsn": header.final_lsn,
             "_commit_end_lsn": header.end_lsn,
             "_xid": header.xid,
-            "_commit_time": header.commit_time + _EPOCH_US,
+            "_commit_time": header.commit_time + UNIX_EPOCH_US,
             "event": self._ddl.text(content, header).decode(),
         }
         batch = pa.RecordBatch.from_pylist([values], schema=DDL_SCHEMA)
@@ -216,7 +216,7 @@ class ArrowPlugin(OutputPlugin):
             "_commit_end_lsn": header.end_lsn,
             "_xid": header.xid,
             "_seq": self._encoder.next_seq,
-            "_commit_time": header.commit_time + _EPOCH_US,
+            "_commit_time": header.commit_time + UNIX_EPOCH_US,
             PARTITION: change.partition,
         }
         # By place: a table's column may have any name.

@@ -12,7 +12,6 @@ Types are named as format_type does with an empty search_path, so that they mean
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway._kernels.values.text.output import datum_text
@@ -21,6 +20,7 @@ from spillway.decoding.transaction import TransactionKind
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
+from spillway.pg.timestamps import moment
 from spillway.plugins.type_names import format_type_with_typmod
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ VERSION: Final = 1
 #: of the logical messages that bear events in pgoutput
 PREFIX: Final = b"spillway.ddl"
 
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _VISIBLE: Final = frozenset({"pg_catalog"})
 _VARHDRSZ: Final = 4
 _REPLICA_IDENTITY: Final = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
@@ -93,9 +92,7 @@ class DdlEvents:
             "after": after,
             "xid": header.xid,
             "commit_lsn": str(Lsn(header.final_lsn)) if is_committed else None,
-            "commit_time": (_EPOCH + timedelta(microseconds=header.commit_time)).isoformat()
-            if is_committed
-            else None,
+            "commit_time": moment(header.commit_time).isoformat() if is_committed else None,
         }
 
     def _table(

@@ -10,11 +10,11 @@ documentation
 from __future__ import annotations
 
 import struct
-import time
 from dataclasses import dataclass
 from typing import Final
 
 from spillway.errors import ReplicationFailed
+from spillway.pg.timestamps import now_us
 
 XLOG_DATA: Final = ord("w")
 KEEPALIVE: Final = ord("k")
@@ -28,8 +28,6 @@ _STATUS: Final = struct.Struct(">cQQQqB")
 
 #: A WAL data message's payload begins here.
 XLOG_DATA_HEADER_BYTES: Final = _XLOG_DATA.size
-
-_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +69,7 @@ def format_status(
     """Format a standby status update. *flush_lsn* lets the server recycle WAL; an *apply_lsn* of 0
     says nothing.
     """
-    now_us = time.time_ns() // 1000 - _POSTGRES_EPOCH_US
-    return _STATUS.pack(b"r", write_lsn, flush_lsn, apply_lsn, now_us, reply_requested)
+    return _STATUS.pack(b"r", write_lsn, flush_lsn, apply_lsn, now_us(), reply_requested)
 
 
 def unknown_message(message: memoryview) -> ReplicationFailed:

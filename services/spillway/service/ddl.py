@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spillway.decoding.transaction import TransactionHeader
 from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import moment
 from spillway.plugins.ddl_event import DdlEvents
 from spillway.service.model import DdlChange
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from spillway.sessions.session import Session
 
 log = logging.getLogger(__name__)
-
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def ddl_changes(taken: Iterable[tuple[str, Session, CommittedDdl]]) -> list[DdlChange]:
@@ -45,7 +43,7 @@ def ddl_changes(taken: Iterable[tuple[str, Session, CommittedDdl]]) -> list[DdlC
                     session.database,
                     ddl.xid,
                     Lsn(ddl.commit_lsn),
-                    _EPOCH + timedelta(microseconds=ddl.commit_time),
+                    moment(ddl.commit_time),
                     number,
                     event,
                     ddl.more if number == last else 0,

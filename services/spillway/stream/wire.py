@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import struct
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway._kernels.messages.buffer import total_length
 from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import now_us
 from spillway.v1 import change_stream_pb2
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from spillway.service.model import StreamBatch
 
 #: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
-POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 
 _VARINT: Final = 0
 _I64: Final = 1
@@ -243,11 +242,6 @@ def decode_response(data: bytes) -> Batch:
             "the service sent a batch whose arrays do not fit its payload", hint=_HINT
         )
     return batch
-
-
-def now_us() -> int:
-    """Give the time as PostgreSQL counts it: microseconds since 2000-01-01."""
-    return time.time_ns() // 1000 - POSTGRES_EPOCH_US
 
 
 def _batch(fields: dict[int, int | memoryview]) -> Batch:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spillway._kernels.walsender.copy_data import OPEN_WRITES, copy_data_frames
 from spillway.pg.boolean import parse_bool
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import now_us
 from spillway.walsender import messages
 from spillway.walsender.failures import WireError
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from spillway.walsender.handshake import Connection
 
 #: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
-_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 #: Payload of a batch: what a client that reads nothing costs, twice, and what a write is made of.
 BATCH_BYTES: Final = 512 * 1024
 #: What may be written and not sent yet before the next batch is waited with.
@@ -227,11 +227,11 @@ class CopyStream:
         """
         if self._text is None:
             payload, lengths, lsns = encoded.payload, encoded.lengths, encoded.lsns
-            return copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes), None
+            return copy_data_frames(payload, lengths, lsns, now_us(), self._open_writes), None
         conversion, failure, context = self._text
         payload, lengths = conversion.convert(encoded.payload, encoded.lengths)
         lsns = encoded.lsns[: len(lengths) // _LENGTH_BYTES * _LSN_BYTES]
-        frames = copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes)
+        frames = copy_data_frames(payload, lengths, lsns, now_us(), self._open_writes)
         if not conversion.failure:
             return frames, None
         error = failure(conversion.failure)
@@ -317,7 +317,7 @@ class CopyStream:
     def _write_keepalive(self, *, reply_requested: bool) -> None:
         self._told_lsn = self._sent_lsn
         self._connection.writer.write(
-            messages.keepalive(self._sent_lsn, _now_us(), reply_requested=reply_requested)
+            messages.keepalive(self._sent_lsn, now_us(), reply_requested=reply_requested)
         )
 
 
@@ -326,7 +326,3 @@ def open_writes_of(plugin: str, options: Mapping[str, str]) -> int:
     if plugin == "test_decoding" and not parse_bool(options.get("skip-empty-xacts", "off")):
         return OPEN_WRITES[""]
     return OPEN_WRITES.get(plugin, OPEN_WRITES[""])
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000 - _POSTGRES_EPOCH_US

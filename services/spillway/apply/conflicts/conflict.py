@@ -12,7 +12,7 @@ Source: ReportApplyConflict, errdetail_apply_conflict, build_tuple_value_details
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.conflicts.kinds import EXISTS, ConflictKind, Resolution
@@ -26,12 +26,6 @@ Row = dict[str, bytes | None]
 #: Longer values are cut in the detail's rows, in bytes, as PostgreSQL's are.
 _SHOWN_BYTES: Final = 64
 _MISSING: Final = "Could not find the row to be updated"
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-def time_of(microseconds: int) -> datetime:
-    """The time of a count of microseconds since 2000, as PostgreSQL sends it."""
-    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from spillway.apply.changes import UNCHANGED, Change
-from spillway.apply.conflicts.conflict import Conflict, LocalRow, Row, time_of
+from spillway.apply.conflicts.conflict import Conflict, LocalRow, Row
 from spillway.apply.conflicts.kinds import ConflictKind, Resolution
 from spillway.apply.exact.failures import conflict_error, row_refused, table_refused
 from spillway.apply.exact.own_tables import write_dead_letter
@@ -47,6 +47,7 @@ from spillway.apply.exact.rows import FoundRow, TableRows, names_of
 from spillway.apply.target.failures import may_be_of_a_table
 from spillway.errors import SpillwayError, UnsupportedFeature
 from spillway.pg.connect_errors import quote_identifier
+from spillway.pg.timestamps import moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -310,7 +311,7 @@ class _Writing:
         why = ""
         if wished == Resolution.LAST_UPDATE_WINS and gone is not None:
             why = wished.value
-            is_later = time_of(self.head.commit_time) > (gone.committed_at or _LONG_AGO)
+            is_later = moment(self.head.commit_time) > (gone.committed_at or _LONG_AGO)
             wished = Resolution.APPLY_REMOTE if is_later else Resolution.SKIP
         if wished == Resolution.APPLY_REMOTE and UNCHANGED in new:
             wished, why = Resolution.SKIP, "the source did not send values that it did not change"
@@ -381,7 +382,7 @@ class _Writing:
 
     def _last(self, local: list[LocalRow], remote: Row | None) -> Resolution:
         """Whose row was committed last; a row whose time isn't kept is older than any."""
-        theirs = time_of(self.head.commit_time)
+        theirs = moment(self.head.commit_time)
         ours = max(one.committed_at or _LONG_AGO for one in local)
         if theirs != ours:
             return Resolution.APPLY_REMOTE if theirs > ours else Resolution.KEEP_LOCAL
@@ -417,7 +418,7 @@ class _Writing:
             if table.find == "key"
             else (),
             origin=self.head.origin[0] if self.head.origin else "",
-            committed_at=time_of(self.head.commit_time),
+            committed_at=moment(self.head.commit_time),
             lsn=self.head.commit_lsn,
             xid=self.head.xid,
             number=self.number,

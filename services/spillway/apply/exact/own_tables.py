@@ -10,8 +10,9 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.apply.changes import UNCHANGED
-from spillway.apply.conflicts.conflict import row_as_json, time_of
+from spillway.apply.conflicts.conflict import row_as_json
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +118,7 @@ def write_dead_letter(
             subscription, str(Lsn(head.commit_lsn)), number, _ACTIONS[change.kind], table.schema,
             table.name, _row(table, change.old, key_only=change.old_is_key),
             _row(table, change.new), sqlstate, message, str(head.xid),
-            time_of(head.commit_time).isoformat(),
+            moment(head.commit_time).isoformat(),
         ],
     )  # fmt: skip
 

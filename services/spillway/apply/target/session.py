@@ -35,7 +35,6 @@ import time
 import zlib
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 import psycopg
@@ -50,6 +49,7 @@ from spillway.apply.target.whereabouts import Whereabouts, lock_holder
 from spillway.errors import TargetInUse, TargetNotPermitted, TargetOriginsExhausted
 from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.lsn import Lsn
+from spillway.pg.timestamps import moment, now_us
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,6 @@ _WITH_XACT_SETUP: Final = (
     b" RETURNING pg_catalog.pg_replication_origin_xact_setup("
     b"$1::pg_catalog.pg_lsn, $2::pg_catalog.timestamptz)"
 )
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _OK: Final = frozenset({pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK})
 
 
@@ -112,7 +111,7 @@ class Idle:
     @classmethod
     def now(cls, lsn: int) -> Idle:
         """Return *lsn* as of now."""
-        return cls(lsn, (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1))
+        return cls(lsn, now_us())
 
 
 @dataclass(frozen=True, slots=True)
@@ -726,4 +725,4 @@ def lsn_of(result: pq.abc.PGresult, column: int = 0) -> Lsn:
 
 
 def _time(head: Head) -> str:
-    return (_EPOCH + timedelta(microseconds=head.commit_time)).isoformat(sep=" ")
+    return moment(head.commit_time).isoformat(sep=" ")
