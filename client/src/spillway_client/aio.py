@@ -16,7 +16,14 @@ import grpc
 
 from spillway_client._v1 import slots_pb2
 from spillway_client.errors import InvalidUse, ServiceError
-from spillway_client.follower import Final_, Follower, Mark, settings_of, size_of
+from spillway_client.follower import (
+    Final_,
+    Follower,
+    Mark,
+    loop_is_over,
+    settings_of,
+    size_of,
+)
 from spillway_client.lsn import Lsn
 from spillway_client.service import (
     CALL_TIMEOUT_S,
@@ -156,10 +163,7 @@ class AsyncSlot:
                 continue
             yield given
             if self._loops != number:
-                raise InvalidUse(
-                    "the slot was closed, or another loop over it was begun",
-                    hint="Have one loop over a slot at a time, within its `async with`.",
-                )
+                raise loop_is_over()
             follower.came_back()
 
     async def _begin_loop(self, plugin: str) -> _Receiver:
@@ -169,11 +173,17 @@ class AsyncSlot:
                 "the slot is not open", hint="Write `async with AsyncSlot(...) as slot:`."
             )
         self._follower.check_plugin(plugin)
-        self._loops += 1
-        if self._follower.is_open or receiver.queue.is_failed:
+        self._loops = number = self._loops + 1
+        # A stopped one is of an attempt that did not come off: what waits in it is behind what has
+        # to come again.
+        if self._follower.is_open or receiver.queue.is_failed or receiver.is_stopped:
             await receiver.stop()
             self._follower.rewind()
-            receiver = self._receiver = _Receiver(self._follower, await self._reconnect())
+            connection = await self._reconnect()
+            if self._loops != number:
+                await connection.close()
+                raise loop_is_over()
+            receiver = self._receiver = _Receiver(self._follower, connection)
         return receiver
 
     async def _reconnect(self) -> _Connection:
@@ -258,13 +268,16 @@ class _Queue:
             self._changed.notify_all()
 
     async def drain(self) -> None:
+        """Take no more, and give no more: a loop that waits is over."""
         async with self._changed:
             self._is_draining = True
             self._changed.notify_all()
 
     async def get(self) -> Item:
         async with self._changed:
-            while not self._items:
+            while not self._items or self._is_draining:
+                if self._is_draining:
+                    raise loop_is_over()
                 if self._is_final:
                     return Final_()
                 if self._failure is not None:
@@ -284,6 +297,7 @@ class _Receiver:
         self.queue = _Queue(follower.settings.queue_bytes)
         self._follower = follower
         self._connection: _Connection | None = connection
+        self.is_stopped = False
         #: the service took feedback
         self._stored = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"spillway-{follower.settings.name}")
@@ -366,12 +380,16 @@ class _Receiver:
 
     async def stop(self) -> None:
         """Stop at once."""
+        self.is_stopped = True
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        try:
+            # To await the task itself would raise its cancellation, which looks like one of ours.
+            await asyncio.wait([self._task])
+        finally:
+            await self.queue.drain()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.close()
 
 
 async def _connect(follower: Follower) -> _Connection:
@@ -489,8 +507,10 @@ class _Connection:
         self.is_closed = True
         if self._feedback is not None:
             self._feedback.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
-                await self._feedback
+            await asyncio.wait([self._feedback])
+            if not self._feedback.cancelled():
+                # What ended it reading has said.
+                self._feedback.exception()
         if self._call is not None:
             self._call.cancel()
         await self._channel.close()

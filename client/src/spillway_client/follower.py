@@ -154,6 +154,14 @@ def _lsn(value: int | str | None) -> Lsn | None:
         raise InvalidUse(str(error), hint="An LSN is a number, or a text like 0/16B3748.") from None
 
 
+def loop_is_over() -> InvalidUse:
+    """Return what a loop is told whose slot is not its own any more."""
+    return InvalidUse(
+        "the slot was closed, or another loop over it was begun",
+        hint="Have one loop over a slot at a time, within its `with`.",
+    )
+
+
 class Follower:
     """See the module. What a receiver does and what the loop does touch different fields."""
 

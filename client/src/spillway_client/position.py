@@ -16,6 +16,10 @@ The position moves by an UPDATE that names the position it was at, made before t
 consumers that both think the slot is theirs (one was paused, say) one waits for the other's row,
 and then finds another position: PositionConflict, and none of its work stays.
 
+Before COMMIT the position is read again. A block may have swallowed a statement's error, or ended
+the transaction itself: COMMIT then commits nothing and raises nothing (PostgreSQL answers ROLLBACK,
+which drivers don't look at), and the slot would be confirmed past work that nobody did.
+
 It goes with any DB-API connection (psycopg, psycopg2, sqlite3, …) and with SQLAlchemy's Connection.
 """
 
@@ -23,6 +27,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -112,6 +117,15 @@ class _Statements:
             )
         return before, event.end_lsn
 
+    def _check_kept(self, row: Any, after: Lsn) -> None:
+        if row is None or _lsn_of(row) != after:
+            raise InvalidUse(
+                f"the block ended the transaction in which the position {self.name} was moved to "
+                f"{after}",
+                hint="Leave commit and rollback to transaction(); around a statement that may fail "
+                "use a savepoint. Then load() the position and begin a new Slot.",
+            )
+
     def _check_updated(self, rows: int, before: Lsn) -> None:
         if rows != 1:
             raise PositionConflict(
@@ -165,7 +179,7 @@ class Position(_Statements):
         except BaseException:
             connection.rollback()
             raise
-        self._lsn = Lsn(0) if row is None else Lsn(str(row[0]))
+        self._lsn = Lsn(0) if row is None else _lsn_of(row)
         return self._lsn
 
     @contextmanager
@@ -173,12 +187,15 @@ class Position(_Statements):
         """Do the work of *event*: what the block does on *connection* commits together with the
         position behind it.
 
-        An error in the block rolls both back. After any error :meth:`load` the position anew, and
-        begin a new Slot with it: an error of COMMIT itself leaves open whether it was done.
+        An error in the block rolls both back. So does one that the block swallowed and that failed
+        the transaction: the driver says so before COMMIT. After any error :meth:`load` the position
+        anew, and begin a new Slot with it: an error of COMMIT itself leaves open whether it was
+        done.
 
         Raises:
             PositionConflict: the stored position is another one: another consumer works with it.
-            InvalidUse: the position was not loaded, or *connection* is in autocommit mode.
+            InvalidUse: the position was not loaded, *connection* is in autocommit mode, or the
+                block ended the transaction.
         """
         _check_manual_commit(connection)
         before, after = self._next(event)
@@ -191,6 +208,8 @@ class Position(_Statements):
             )
             self._check_updated(moved.rowcount, before)
             yield
+            kept = _execute(connection, self._select(self._markers(connection)), (self.name,))
+            self._check_kept(kept.fetchone(), after)
             connection.commit()
         except BaseException:
             connection.rollback()
@@ -220,7 +239,8 @@ class AsyncPosition(_Statements):
         self._lsn = None
         try:
             await connection.execute(self._create())
-            cursor = await connection.execute(self._select(markers), (self.name,))
+            cursor = connection.cursor(**_plain_rows(connection))
+            await cursor.execute(self._select(markers), (self.name,))
             row = await cursor.fetchone()
             if row is None:
                 await connection.execute(self._insert(markers), (self.name, str(Lsn(0))))
@@ -228,7 +248,7 @@ class AsyncPosition(_Statements):
         except BaseException:
             await connection.rollback()
             raise
-        self._lsn = Lsn(0) if row is None else Lsn(str(row[0]))
+        self._lsn = Lsn(0) if row is None else _lsn_of(row)
         return self._lsn
 
     @asynccontextmanager
@@ -245,6 +265,9 @@ class AsyncPosition(_Statements):
             )
             self._check_updated(moved.rowcount, before)
             yield
+            kept = connection.cursor(**_plain_rows(connection))
+            await kept.execute(self._select(self._markers(connection)), (self.name,))
+            self._check_kept(await kept.fetchone(), after)
             await connection.commit()
         except BaseException:
             await connection.rollback()
@@ -256,9 +279,23 @@ def _execute(connection: Any, statement: str, parameters: tuple[str, ...]) -> An
     if hasattr(connection, "exec_driver_sql"):
         # SQLAlchemy's
         return connection.exec_driver_sql(statement, parameters)
-    cursor = connection.cursor()
+    cursor = connection.cursor(**_plain_rows(connection))
     cursor.execute(statement, parameters)
     return cursor
+
+
+def _plain_rows(connection: Any) -> dict[str, Any]:
+    """Return what a cursor of psycopg's is made with, whatever rows the user's are made into."""
+    rows = sys.modules.get("psycopg.rows")
+    is_psycopg = type(connection).__module__.partition(".")[0] == "psycopg"
+    return {"row_factory": rows.tuple_row} if is_psycopg and rows is not None else {}
+
+
+def _lsn_of(row: Any) -> Lsn:
+    """Read a row of the table. Cursors of other drivers make dicts of it where the user wants that
+    of all of a connection's.
+    """
+    return Lsn(str(row["lsn"] if isinstance(row, Mapping) else row[0]))
 
 
 def _paramstyle_of(connection: Any) -> str:

@@ -22,7 +22,14 @@ import grpc
 
 from spillway_client._v1 import slots_pb2
 from spillway_client.errors import InvalidUse, ServiceError
-from spillway_client.follower import Final_, Follower, Mark, settings_of, size_of
+from spillway_client.follower import (
+    Final_,
+    Follower,
+    Mark,
+    loop_is_over,
+    settings_of,
+    size_of,
+)
 from spillway_client.lsn import Lsn
 from spillway_client.service import (
     CALL_TIMEOUT_S,
@@ -224,10 +231,7 @@ class Slot:
                 continue
             yield given
             if self._loops != number:
-                raise InvalidUse(
-                    "the slot was closed, or another loop over it was begun",
-                    hint="Have one loop over a slot at a time, within its `with`.",
-                )
+                raise loop_is_over()
             follower.came_back()
 
     def _begin_loop(self, plugin: str) -> _Receiver:
@@ -235,11 +239,17 @@ class Slot:
         if receiver is None:
             raise InvalidUse("the slot is not open", hint="Write `with Slot(...) as slot:`.")
         self._follower.check_plugin(plugin)
-        self._loops += 1
-        if self._follower.is_open or receiver.queue.is_failed:
+        self._loops = number = self._loops + 1
+        # A stopped one is of an attempt that did not come off: what waits in it is behind what has
+        # to come again.
+        if self._follower.is_open or receiver.queue.is_failed or receiver.is_stopped:
             receiver.stop()
             self._follower.rewind()
-            receiver = self._receiver = _Receiver(self._follower, self._reconnect())
+            connection = self._reconnect()
+            if self._loops != number:
+                connection.close()
+                raise loop_is_over()
+            receiver = self._receiver = _Receiver(self._follower, connection)
         return receiver
 
     def _reconnect(self) -> _Connection:
@@ -332,13 +342,16 @@ class _Queue:
             self._changed.notify_all()
 
     def drain(self) -> None:
+        """Take no more, and give no more: a loop that waits is over."""
         with self._changed:
             self._is_draining = True
             self._changed.notify_all()
 
     def get(self) -> Item:
         with self._changed:
-            while not self._items:
+            while not self._items or self._is_draining:
+                if self._is_draining:
+                    raise loop_is_over()
                 if self._is_final:
                     return Final_()
                 if self._failure is not None:
@@ -367,6 +380,10 @@ class _Receiver:
             target=self._run, name=f"spillway-{follower.settings.name}", daemon=True
         )
         self._thread.start()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopping.is_set()
 
     def _run(self) -> None:
         try:

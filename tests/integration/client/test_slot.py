@@ -5,20 +5,25 @@ a loop is given.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import json
 import re
 import secrets
+import sqlite3
 import threading
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
+import psycopg.rows
 import psycopg2
+import psycopg2.extras
 import pytest
 
+from harness.refusing_relay import RefusingRelay
 from spillway.cli.program import main
 from spillway_client import (
     UNCHANGED,
@@ -35,6 +40,7 @@ from spillway_client import (
     Slot,
     SlotActive,
     SlotAhead,
+    Tls,
     Transaction,
     TransactionTooLarge,
     Unauthenticated,
@@ -351,6 +357,86 @@ def test_a_loop_that_is_left_begins_again_with_what_it_left(stage: Callable[...,
     assert it.confirmed() >= Lsn(upto)
 
 
+def test_a_loop_that_could_not_begin_again_skips_nothing(
+    stage: Callable[..., Stage], service: Service
+) -> None:
+    """What waited behind the transaction that was left is not given in its place."""
+    it = stage()
+    it.sql("CREATE TABLE t (id int)")
+    for value in range(4):
+        it.sql(f"INSERT INTO t VALUES ({value})")
+    with RefusingRelay(service.grpc_port) as relay:
+        arguments = it.arguments(retry_seconds=0.2)
+        with Slot(f"127.0.0.1:{relay.port}", it.name, **arguments) as slot:
+            next(loop := iter(slot))
+            left = next(loop)
+            relay.refuse()
+            for _ in range(2):
+                with pytest.raises(Unavailable):
+                    next(iter(slot))
+        assert it.confirmed() < left.end_lsn
+
+
+async def test_a_loop_of_asyncio_that_could_not_begin_again_skips_nothing(
+    stage: Callable[..., Stage], service: Service
+) -> None:
+    it = stage()
+    it.sql("CREATE TABLE t (id int)")
+    for value in range(4):
+        it.sql(f"INSERT INTO t VALUES ({value})")
+    with RefusingRelay(service.grpc_port) as relay:
+        arguments = it.arguments(retry_seconds=0.2)
+        async with AsyncSlot(f"127.0.0.1:{relay.port}", it.name, **arguments) as slot:
+            await anext(loop := aiter(slot))
+            left = await anext(loop)
+            relay.refuse()
+            for _ in range(2):
+                with pytest.raises(Unavailable):
+                    await anext(aiter(slot))
+            # Nor one that was cancelled.
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await anext(aiter(slot))
+            with pytest.raises(Unavailable):
+                await anext(aiter(slot))
+        assert await asyncio.to_thread(it.confirmed) < left.end_lsn
+
+
+def test_a_slot_that_is_closed_beside_its_loop_ends_it(stage: Callable[..., Stage]) -> None:
+    """It waited for ever."""
+    it = stage()
+    ended: list[BaseException] = []
+
+    def follow(slot: Slot) -> None:
+        try:
+            for _ in slot:
+                pass
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            ended.append(error)
+
+    with it.slot(upto_lsn=None) as slot:
+        loop = threading.Thread(target=follow, args=(slot,), daemon=True)
+        loop.start()
+        _wait(lambda: slot.handled_lsn > 0)
+    loop.join(20)
+    assert [type(error) for error in ended] == [InvalidUse]
+
+
+async def test_a_slot_that_is_closed_beside_its_task_ends_it(stage: Callable[..., Stage]) -> None:
+    it = stage()
+
+    async def follow(slot: AsyncSlot) -> None:
+        async for _ in slot:
+            pass
+
+    arguments = it.arguments(upto_lsn=None)
+    async with AsyncSlot(it.service.grpc_address, it.name, **arguments) as slot:
+        loop = asyncio.create_task(follow(slot))
+        await asyncio.to_thread(_wait, lambda: slot.handled_lsn > 0)
+    with pytest.raises(InvalidUse, match="was closed"):
+        await asyncio.wait_for(loop, 20)
+
+
 def test_feedback_by_hand(stage: Callable[..., Stage]) -> None:
     it = stage()
     it.sql("CREATE TABLE t (id int)")
@@ -641,6 +727,12 @@ def test_a_position_in_the_users_own_transaction(
             position.load(ours)
 
 
+async def _swallow(position: AsyncPosition, connection: psycopg.AsyncConnection) -> None:
+    async with position.transaction(connection, Progress(Lsn(200))):
+        with contextlib.suppress(psycopg.DataError):
+            await connection.execute("SELECT 1 / 0")
+
+
 async def test_a_position_in_the_users_own_async_transaction(pg15: Database) -> None:
     table = "spillway_position"
     async with (
@@ -663,6 +755,15 @@ async def test_a_position_in_the_users_own_async_transaction(pg15: Database) -> 
         assert await position.load(ours) == 100
         found = await ours.execute("SELECT n FROM work")
         assert await found.fetchall() == []
+        # A COMMIT that commits nothing raises nothing by itself.
+        with pytest.raises(psycopg.InternalError):
+            await _swallow(position, ours)
+        ours.row_factory = cast("Any", psycopg.rows.dict_row)
+        assert await position.load(ours) == 100
+        with pytest.raises(InvalidUse, match="block ended"):
+            async with position.transaction(ours, Progress(Lsn(200))):
+                await ours.rollback()
+        assert await position.load(ours) == 100
 
 
 def test_the_service_shows_who_has_the_slot(stage: Callable[..., Stage]) -> None:
@@ -696,3 +797,61 @@ def test_a_copy_and_what_follows_it(stage: Callable[..., Stage]) -> None:
         assert [change.new["id"] for tx in slot for change in tx.changes if change.new] == [3, 2]
     with pytest.raises(UnknownSlot), exported_snapshot(address, "none", token=TOKEN):
         pass
+
+
+@pytest.mark.parametrize("driver", [psycopg, psycopg2])
+def test_a_commit_that_commits_nothing_moves_no_position(
+    stage: Callable[..., Stage], driver: ModuleType
+) -> None:
+    """PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and no driver raises then.
+    A block that ended the transaction itself has left the position where it was, too.
+    """
+    it = stage()
+    it.sql("CREATE TABLE t (id int)")
+    it.sql("INSERT INTO t VALUES (1)")
+    table = f"target_{it.name}.spillway_position"
+    it.sql(f"CREATE SCHEMA target_{it.name}")
+    position = Position(it.name, table=table)
+    with closing(driver.connect(it.database.dsn)) as ours:
+        with it.slot(start_lsn=position.load(ours)) as slot:
+            tx = next(iter(slot))
+            with (
+                pytest.raises(driver.InternalError),
+                position.transaction(ours, tx),
+                contextlib.suppress(driver.DataError),
+            ):
+                ours.cursor().execute("SELECT 1 / 0")
+            assert position.load(ours) == 0
+            with pytest.raises(InvalidUse, match="block ended"), position.transaction(ours, tx):
+                ours.rollback()
+        assert it.confirmed() < tx.end_lsn
+        assert position.load(ours) == 0
+
+
+def test_a_position_whatever_the_users_rows_are_made_into(pg15: Database, tmp_path: Path) -> None:
+    """Row factories and cursors of the user's own don't concern the position."""
+
+    def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    def sqlite(factory: Any) -> sqlite3.Connection:
+        connection = sqlite3.connect(tmp_path / "positions")
+        connection.row_factory = factory
+        return connection
+
+    dsn, extras = pg15.dsn, psycopg2.extras
+    for name, connect in {
+        "dict": lambda: psycopg.connect(dsn, row_factory=psycopg.rows.dict_row),
+        "class": lambda: psycopg.connect(dsn, row_factory=psycopg.rows.class_row(Tls)),
+        "scalar": lambda: psycopg.connect(dsn, row_factory=psycopg.rows.scalar_row),
+        "real dict": lambda: psycopg2.connect(dsn, cursor_factory=extras.RealDictCursor),
+        "named": lambda: psycopg2.connect(dsn, cursor_factory=extras.NamedTupleCursor),
+        "sqlite3.Row": lambda: sqlite(sqlite3.Row),
+        "sqlite3 dict": lambda: sqlite(as_dict),
+    }.items():
+        position = Position(name)
+        with closing(connect()) as connection:
+            assert position.load(connection) == 0
+            with position.transaction(connection, Progress(Lsn(100))):
+                pass
+            assert position.load(connection) == 100
