@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
 from harness.pg_port import create_user, dsn_of, serving
 
@@ -59,3 +60,33 @@ def test_they_are_run_where_a_server_runs_them(pg15: Database, tmp_path: Path) -
                 with contextlib.suppress(psycopg.Error):
                     session.execute(DROP.encode(), ["s"])
         assert found[1] == found[0]
+
+
+SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE "
+#: Batches with a mistake; the statements that are changed stand before and behind it.
+MISTAKEN: list[list[str]] = [
+    [SLOTS + "active", SLOTS + "slot_name = 'ä' AND nobody"],
+    [SLOTS + "nobody", SLOTS + "active"],
+    ["SELECT 1", SLOTS + "active AND nobody"],
+    [SLOTS + "active", "SELECT nobody"],
+    [SLOTS + "active", SLOTS + "true", SLOTS + "active AND temporary AND nobody", SLOTS + "true"],
+]
+
+
+def _place(session: psycopg.Connection[tuple[object, ...]], statements: list[str]) -> object:
+    with pytest.raises(psycopg.Error) as raised, session.pipeline():
+        # Not waited for: all of them are one batch.
+        for statement in statements:
+            session.cursor().execute(statement.encode())
+    return raised.value.diag.statement_position
+
+
+def test_a_mistake_in_a_batch_is_shown_where_it_is(pg15: Database, tmp_path: Path) -> None:
+    with serving(pg15, tmp_path) as (service, _):
+        create_user(service, "both", pg15.name, run_sql=True)
+        found = []
+        for conninfo in (pg15.dsn, dsn_of(service, "both", pg15.name)):
+            with psycopg.connect(conninfo, autocommit=True) as session:
+                found.append([_place(session, statements) for statements in MISTAKEN])
+        assert found[1] == found[0]
+        assert all(found[0])

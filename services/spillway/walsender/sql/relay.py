@@ -65,16 +65,17 @@ class Relay:
         self._upstream = upstream
         self._slots = slots
         self._questions = FrameHeads(b"QPBCSF", STATEMENT_BYTES_MAX)
-        self._answers = FrameHeads(b"ZtES3", STATEMENT_BYTES_MAX)
+        self._answers = FrameHeads(b"ZtES31", STATEMENT_BYTES_MAX)
         #: what the source has yet to answer, in its order: Closes of the client's, Closes of ours
         #: with who waits for them, and what ends in a ReadyForQuery
         self._awaited: deque[_Awaited | asyncio.Future[bool]] = deque()
-        #: where what is in a statement that was changed, for each answer that ends in a
-        #: ReadyForQuery; None: none was, or there are others beside it
-        self._places: deque[Places | None] = deque()
-        #: the same of the batch that the client has not ended yet, and whether it has a statement
-        self._batch_places: Places | None = None
-        self._has_batch = False
+        #: where what is in each statement of a batch, for each answer that ends in a
+        #: ReadyForQuery; None: it was not changed
+        self._places: deque[list[Places | None]] = deque()
+        #: the same of the batch that the client has not ended yet
+        self._batch_places: list[Places | None] = []
+        #: how many statements of the batch that the source is at it has parsed
+        self._parsed = 0
         #: an error has come, and the client has not sent Sync since
         self._is_skipped = False
         #: statements on slots by their names
@@ -183,14 +184,16 @@ class Relay:
         elif kind in b"QSF":
             self._awaited.append(_Awaited.READY)
             self._places.append(self._batch_places)
-            self._batch_places, self._has_batch = None, False
+            self._batch_places = []
 
-    def _note_places(self, places: Places | None) -> None:
-        """Note where what is in the statement that the client has sent. Of several in a batch
-        nobody knows which one an error is of.
+    def _failed_places(self) -> Places | None:
+        """Return where what is in the statement that an error is of. One with a place in it is of
+        parsing: it comes in place of that statement's ParseComplete.
         """
-        self._batch_places = None if self._has_batch else places
-        self._has_batch = True
+        batch = self._places[0] if self._places else self._batch_places
+        if len(batch) == 1:
+            return batch[0]
+        return batch[self._parsed] if self._parsed < len(batch) else None
 
     async def _is_reached(self) -> bool:
         """Wait until the source has done what the client has sent so far; False: some of it has
@@ -216,6 +219,7 @@ class Relay:
         elif kind == b"Z":
             self._is_skipped = False
             # A statement that was too long to be looked at is not among them.
+            self._parsed = 0
             while _Awaited.READY in awaited:
                 done = awaited.popleft()
                 if done is _Awaited.READY:
@@ -236,7 +240,7 @@ class Relay:
             return None
         text = body[:-1]
         changed, places = await self._slots.simple(text, self._is_reached)
-        self._note_places(places)
+        self._batch_places.append(places)
         return None if changed is text else messages.message(b"Q", changed + b"\0")
 
     async def _parse(self, body: bytes) -> bytes | None:
@@ -244,7 +248,7 @@ class Relay:
         statement = self._slots.rewrite(parse.query)
         if statement is None or await self._slots.is_of_source(statement):
             self._prepared.pop(parse.name, None)
-            self._note_places(None)
+            self._batch_places.append(None)
             return None
         if len(self._prepared) >= _PREPARED_MAX and parse.name not in self._prepared:
             raise WireError(
@@ -255,7 +259,7 @@ class Relay:
         statement.wanted = max(statement.parameters, parse.type_count)
         self._prepared[parse.name] = statement
         expression = json_parameter(statement.wanted + 1)
-        self._note_places(statement.places(expression, self._slots.codec))
+        self._batch_places.append(statement.places(expression, self._slots.codec))
         return parse.with_query(statement.with_json(expression).encode("latin-1"))
 
     async def _bind(self, body: bytes) -> bytes | None:
@@ -330,6 +334,8 @@ class Relay:
                 self._status = frame[_HEAD_BYTES:]
                 # What was skipped in the meantime is not answered any more.
                 self._failures.clear()
+            case b"1":
+                self._parsed += 1
             case b"S":
                 self._upstream.note_parameter(frame[_HEAD_BYTES:])
             case b"t" if self._prepared:
@@ -339,7 +345,7 @@ class Relay:
                     if mark in frame:
                         return told
         if frame[:1] == b"E":
-            places = self._places[0] if self._places else self._batch_places
+            places = self._failed_places()
             if places is not None:
                 return places.in_error(frame)
         return frame
