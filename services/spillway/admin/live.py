@@ -5,6 +5,12 @@ sent. The number of streams is bounded (a page beyond it still works, by reload,
 stream ends when its browser goes away, when what it shows is dropped, and at once when the service
 stops. A browser closes it while its tab is hidden.
 
+Nothing comes back on a stream, so a client that reads nothing can't be told from one that does: the
+kernels' buffers take a beat for hours. So no stream has its seat for good. When all are taken, who
+comes has the seat of the stream that has had it longest, if that is :data:`SEAT_S`, as long as
+PostgreSQL's wal_sender_timeout lets a client be silent. A browser whose stream was ended so comes
+again by itself.
+
 A connection that is open says nothing of who is at its other end: a service that stands still, or a
 proxy whose service is gone, keeps it open for ever. So something comes of every stream at least
 every :data:`BEAT_S`: ``look``, with the moment as of which the page is, or ``beat``, when there is
@@ -15,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from starlette.responses import Response, StreamingResponse
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
     from spillway.watch.sampler import View
 
 STREAMS_MAX: Final = 64
+#: How long a stream has its seat at least.
+SEAT_S: Final = 60.0
 BEAT_S: Final = 3.0
 #: what a page waits for the next sign of life: three beats, and what a busy machine takes
 SILENCE_S: Final = 3 * BEAT_S + 1.0
@@ -39,30 +48,54 @@ class Looks(Protocol):
         """Wait for it."""
 
 
+class _Seat:
+    """One stream's."""
+
+    def __init__(self) -> None:
+        self.since_s = time.monotonic()
+        #: set when it is to end
+        self.ending = asyncio.Event()
+
+
 class Streams:
     """The open streams."""
 
     def __init__(self) -> None:
-        self._open = 0
-        self._closing = asyncio.Event()
+        #: the longest first
+        self._seats: dict[_Seat, None] = {}
+        self._is_closed = False
 
     def close(self) -> None:
         """End every stream, and begin no more."""
-        self._closing.set()
+        self._is_closed = True
+        for seat in self._seats:
+            seat.ending.set()
 
     def respond(self, events: AsyncIterator[str]) -> Response:
         """Answer with *events*, or say that there are too many streams."""
-        if self._open >= STREAMS_MAX or self._closing.is_set():
+        if self._is_closed or not self._has_room():
             return Response(status_code=503, headers={"Retry-After": "5"})
-        self._open += 1
+        seat = _Seat()
+        self._seats[seat] = None
         return StreamingResponse(
-            self._until_closed(events),
+            self._until_ended(events, seat),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    async def _until_closed(self, events: AsyncIterator[str]) -> AsyncIterator[str]:
-        closing = asyncio.ensure_future(self._closing.wait())
+    def _has_room(self) -> bool:
+        """Make room where none is left and somebody has had a seat for long enough."""
+        if len(self._seats) < STREAMS_MAX:
+            return True
+        oldest = next(iter(self._seats), None)
+        if oldest is None or time.monotonic() - oldest.since_s < SEAT_S:
+            return False
+        oldest.ending.set()
+        del self._seats[oldest]
+        return True
+
+    async def _until_ended(self, events: AsyncIterator[str], seat: _Seat) -> AsyncIterator[str]:
+        ending = asyncio.ensure_future(seat.ending.wait())
         following: asyncio.Future[str] | None = None
         try:
             # How soon a browser comes again after the stream broke.
@@ -71,11 +104,11 @@ class Streams:
                 if following is None:
                     following = asyncio.ensure_future(anext(events))
                 await asyncio.wait(
-                    (closing, following),
+                    (ending, following),
                     timeout=BEAT_S,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if closing.done():
+                if ending.done():
                     return
                 if not following.done():
                     yield event("beat", "")
@@ -87,8 +120,8 @@ class Streams:
                 following = None
                 yield text
         finally:
-            self._open -= 1
-            for task in (closing, following):
+            self._seats.pop(seat, None)
+            for task in (ending, following):
                 if task is not None:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):

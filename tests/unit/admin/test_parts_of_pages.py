@@ -315,6 +315,38 @@ async def test_streams_are_bounded_and_end() -> None:
     assert streams.respond(never()).status_code == 503
 
 
+async def _never() -> live.AsyncIterator[str]:
+    await asyncio.Event().wait()
+    yield ""
+
+
+async def test_a_client_that_reads_nothing_keeps_no_seat_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of a client shows that it reads. Who comes has the longest one's seat, after a
+    while.
+    """
+    streams = live.Streams()
+    bodies: list[Any] = []
+    for _ in range(live.STREAMS_MAX):
+        response = streams.respond(_never())
+        assert isinstance(response, StreamingResponse)
+        bodies.append(aiter(response.body_iterator))
+        await anext(bodies[-1])
+    assert streams.respond(_never()).status_code == 503
+    monkeypatch.setattr(live, "SEAT_S", 0.0)
+    first, second = (asyncio.create_task(anext(body)) for body in bodies[:2])
+    assert streams.respond(_never()).status_code == 200
+    with pytest.raises(StopAsyncIteration):
+        await first
+    assert not second.done()
+    monkeypatch.undo()
+    assert streams.respond(_never()).status_code == 503
+    streams.close()
+    with pytest.raises(StopAsyncIteration):
+        await second
+
+
 async def test_findings_come_worst_first() -> None:
     engine = FakeEngine()
     engine.add_source("shop")
