@@ -126,7 +126,9 @@ def settings_of(
     for option in ("confirm_seconds", "queue_bytes", "buffer_bytes"):
         if given[option] <= 0:
             raise InvalidUse(f"{option} is {given[option]}", hint="It must be above 0.")
-    taken = sorted({*_PGOUTPUT, "proto_version", "publication_names"} & given["options"].keys())
+    # PostgreSQL reads a setting's name, such as DateStyle, in any case.
+    ours = {name.lower() for name in (*_PGOUTPUT, "proto_version", "publication_names")}
+    taken = sorted(name for name in given["options"] if name.lower() in ours)
     if taken:
         raise InvalidUse(
             f"the option {taken[0]} is not the user's to give",
@@ -241,7 +243,8 @@ class Follower:
         settings = self.settings
         options = dict(settings.options)
         if self.plugin == "pgoutput":
-            two_phase = self._slot_options.get("two_phase", "off").lower() not in _FALSE
+            asked = {**self._slot_options, **options}.get("two_phase", "off")
+            two_phase = asked.lower() not in _FALSE
             options |= {**_PGOUTPUT, "proto_version": "3" if two_phase else "1"}
             if settings.publications is not None:
                 options["publication_names"] = ",".join(map(_quoted, settings.publications))

@@ -536,6 +536,22 @@ def test_messages_and_prepared_transactions(stage: Callable[..., Stage]) -> None
         assert list(slot) == []
 
 
+def test_prepared_transactions_that_the_program_asks_for(stage: Callable[..., Stage]) -> None:
+    """An option of the program's is as one of the slot's, also where it needs a newer protocol."""
+    it = stage()
+    it.sql("CREATE TABLE t (id int)")
+    with it.slot(options={"two_phase": "on"}) as slot:
+        assert list(slot) == []
+    it.sql(f"BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION '{it.name}'")
+    with it.slot(options={"two_phase": "on"}) as slot:
+        assert [(tx.kind, tx.gid) for tx in slot] == [("prepare", it.name)]
+    it.sql(f"ROLLBACK PREPARED '{it.name}'")
+    with it.slot(options={"two_phase": "on"}) as slot:
+        assert [(tx.kind, tx.gid) for tx in slot] == [("rollback_prepared", it.name)]
+    with pytest.raises(InvalidUse, match="the option datestyle is not the user's"):
+        it.slot(options={"datestyle": "German"})
+
+
 def test_converters_of_the_users_own(stage: Callable[..., Stage]) -> None:
     it = stage()
     it.sql("CREATE TYPE mood AS ENUM ('happy')")
