@@ -109,8 +109,18 @@ class AsyncSlot:
     async def open(self) -> Self:
         """Connect, and take the slot; see :meth:`spillway_client.Slot.open`."""
         if self._receiver is None:
-            self._receiver = _Receiver(self._follower, await _connect(self._follower))
+            self._receiver = _Receiver(self._follower, await self._connect())
         return self
+
+    async def _connect(self) -> _Connection:
+        tried = 0
+        while True:
+            try:
+                return await _connect(self._follower)
+            except ServiceError as error:
+                tried += 1
+                if not self._follower.tries_next(error, tried):
+                    raise
 
     async def close(self) -> None:
         """Confirm what is handled, and give the slot back; see

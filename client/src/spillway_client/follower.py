@@ -197,6 +197,15 @@ class Follower:
         """Where to connect to next."""
         return self.settings.addresses[self._address % len(self.settings.addresses)]
 
+    def tries_next(self, error: ServiceError, tried: int) -> bool:
+        """Say whether a slot that is opened is tried at the next address after *error*, *tried*
+        ones having failed: the service that works may be any of them.
+        """
+        if tried >= len(self.settings.addresses) or not error.is_transient:
+            return False
+        self._address += 1
+        return True
+
     @property
     def keeps_position(self) -> bool:
         """Whether the user stores positions: then only what the loop was given is confirmed."""

@@ -151,7 +151,8 @@ class Slot:
     # ---- open and close
 
     def open(self) -> Self:
-        """Connect, and take the slot. Fails at once; only what is cut later is tried again.
+        """Connect, and take the slot; of several addresses each is tried once. Fails at once; only
+        what is cut later is tried again.
 
         Raises:
             ServiceError: the service refused it (UnknownSlot, SlotActive, …), or is Unavailable.
@@ -159,10 +160,21 @@ class Slot:
             WrongPlugin: the slot's output is not for this client.
         """
         if self._receiver is None:
-            connection = _Connection(self._follower)
-            connection.take_slot()
-            self._receiver = _Receiver(self._follower, connection)
+            self._receiver = _Receiver(self._follower, self._connect())
         return self
+
+    def _connect(self) -> _Connection:
+        tried = 0
+        while True:
+            connection = _Connection(self._follower)
+            try:
+                connection.take_slot()
+            except ServiceError as error:
+                tried += 1
+                if not self._follower.tries_next(error, tried):
+                    raise
+            else:
+                return connection
 
     def close(self) -> None:
         """Confirm what is handled, and give the slot back. It waits for the service to have taken

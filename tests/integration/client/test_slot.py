@@ -593,6 +593,28 @@ def test_refusals_say_what_to_do(stage: Callable[..., Stage], service: Service) 
         it.slot(options={"binary": "on"})
 
 
+async def test_of_several_addresses_the_one_that_answers_is_opened(
+    stage: Callable[..., Stage], service: Service
+) -> None:
+    """Where one service stands by for another, either may be the one that works."""
+    it = stage()
+    both, neither = ["127.0.0.1:1", service.grpc_address], ["127.0.0.1:1", "127.0.0.1:2"]
+    arguments = await asyncio.to_thread(it.arguments)
+    with Slot(both, it.name, **arguments) as slot:
+        assert list(slot) == []
+    async with AsyncSlot(both, it.name, **arguments) as others:
+        assert [tx async for tx in others] == []
+    with pytest.raises(Unavailable):
+        Slot(neither, it.name, **arguments).open()
+    with pytest.raises(Unavailable):
+        await AsyncSlot(neither, it.name, **arguments).open()
+    # What a service that works answers counts.
+    with pytest.raises(UnknownSlot):
+        Slot(both, "nobody", token=TOKEN).open()
+    with Slot(both[::-1], it.name, **arguments), pytest.raises(SlotActive):
+        Slot(both, it.name, **arguments).open()
+
+
 def test_a_slot_that_somebody_moved(
     stage: Callable[..., Stage], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
