@@ -159,7 +159,11 @@ WITH RECURSIVE used(oid) AS (
 SELECT t.oid::int8, nspname::text, typname::text, typtype::text, typcategory::text, typlen::int,
     typbyval, typalign::text,
        typelem::int8, typelem <> 0 AND typsubscript = 'pg_catalog.array_subscript_handler'::regproc,
-       typdelim::text, typbasetype::int8, typtypmod
+       typdelim::text, typbasetype::int8, typtypmod,
+       ARRAY(SELECT e.oid::int8 FROM pg_catalog.pg_enum e WHERE enumtypid = t.oid
+             ORDER BY enumsortorder),
+       ARRAY(SELECT enumlabel::text FROM pg_catalog.pg_enum e WHERE enumtypid = t.oid
+             ORDER BY enumsortorder)
   FROM used JOIN pg_catalog.pg_type t USING (oid) JOIN pg_catalog.pg_namespace n
       ON n.oid = typnamespace
 """
@@ -665,8 +669,8 @@ class Source:
         primary, deferrable, identifying = self._keys(connection, oid, identity, columns)
         oids = [c.type_oid for c in columns if not c.dropped]
         types = {
-            t.oid: t
-            for t in (TypeDescriptor(*r) for r in connection.execute(_TYPES, [oids]).fetchall())
+            row[0]: TypeDescriptor(*row, tuple(zip(label_oids, labels, strict=True)))
+            for *row, label_oids, labels in connection.execute(_TYPES, [oids]).fetchall()
         }
         descriptor = RelationDescriptor(
             oid, schema, table, kind, persistence, identity, columns, types,

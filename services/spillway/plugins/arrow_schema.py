@@ -438,13 +438,17 @@ def _masked_metadata(
     metadata: dict[str, object], mask: Mask, options: SchemaOptions
 ) -> dict[str, object]:
     """Return what is told of a masked column: nothing of its values, and a type of its own."""
-    missing = metadata.pop("missing", None)
+    missing, labels = metadata.pop("missing", None), metadata.get("labels")
     metadata = {k: v for k, v in metadata.items() if k in ("name", "attnum", "not_null")}
     metadata |= {"type": f"{_MASKED} ({mask.kind})", "type_oid": 0, "typmod": -1}
     if mask.kind == "constant":
         metadata["missing"] = mask.value
     elif mask.kind == "hash" and isinstance(missing, str):
         metadata["missing"] = hashed_bytes(missing.encode(), options.mask_secret)
+    if mask.kind == "hash" and isinstance(labels, dict):
+        metadata["labels"] = {
+            oid: hashed_bytes(label.encode(), options.mask_secret) for oid, label in labels.items()
+        }
     return metadata
 
 
@@ -543,9 +547,28 @@ def _column_metadata(
         metadata |= {"base_type_oid": base_oid, "base_typmod": base_typmod}
     if (base := types.get(base_oid)) is not None and base.kind == "e":
         metadata["enum"] = True
+    if labels := _labels(column.type_oid, types):
+        metadata["labels"] = {str(oid): readable(label) for oid, label in sorted(labels.items())}
     if plan.column.missing is not None:
         metadata["missing"] = _missing_text(plan, plan.column.missing, types, options)
     return metadata
+
+
+def _labels(oid: int, types: Mapping[int, TypeDescriptor]) -> dict[int, str]:
+    """Return the labels, by their oids, that values of a type are printed with: an enum's, or those
+    of an array or a domain of it.
+
+    A row has a label's oid, so ALTER TYPE … RENAME VALUE changes what is printed of rows that
+    nobody touched.
+    """
+    labels: dict[int, str] = {}
+    seen: set[int] = set()
+    while oid and oid not in seen and (descriptor := types.get(oid)) is not None:
+        seen.add(oid)
+        if descriptor.kind == "e":
+            labels = dict(descriptor.enum_labels)
+        oid = descriptor.base_oid or (descriptor.element_oid if descriptor.is_array else 0)
+    return labels
 
 
 def _missing_text(

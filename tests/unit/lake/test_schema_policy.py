@@ -106,6 +106,26 @@ def test_a_shape_survives_being_text() -> None:
     assert kept.oid == shape.oid
 
 
+def _mood(in_key: bool, **labels: str) -> TableColumn:
+    source = SourceType("mood", 16400, is_enum=True, labels=labels)
+    return TableColumn(2, "m", pa.string(), source=source, in_key=in_key)
+
+
+def test_labels_of_an_enum() -> None:
+    """What is renamed is lost where rows are told by it; it looks old elsewhere until a row is
+    changed.
+    """
+    for in_key in (True, False):
+        known = _shape(10, ID, _mood(in_key, a="sad"))
+        (more,) = changes_of("s.t", known, [_shape(20, ID, _mood(in_key, a="sad", b="glad"))])
+        assert (more.kind, more.needs_nothing, more.loses_values) == (RETYPE, True, False)
+        assert str(more) == "column 'm' mood may have other values"
+        kept = shape_from_text(shape_text(more.shape), (20, 0))
+        (renamed,) = changes_of("s.t", kept, [_shape(30, ID, _mood(in_key, a="blue", b="glad"))])
+        assert (renamed.needs_nothing, renamed.loses_values) == (not in_key, in_key)
+        assert str(renamed) == "values of column 'm' mood were renamed: 'sad' is 'blue' now"
+
+
 ADDED = changes_of("s.a", _shape(10, ID), [_shape(20, ID, EXTRA)])
 RETYPED = changes_of("s.r", _shape(10, ID, NAME), [_shape(15, ID, TITLE)])
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spillway.lake.shape.type_changes import SourceType, cast_is_exact, type_token, widest
+from spillway.lake.shape.type_changes import (
+    SourceType,
+    cast_is_exact,
+    tells_the_same,
+    type_token,
+    widest,
+)
 
 I16, I32, I64 = pa.int16(), pa.int32(), pa.int64()
 F32, F64, TEXT = pa.float32(), pa.float64(), pa.string()
@@ -105,3 +111,20 @@ def test_cast_is_exact(
     before: pa.DataType, was: SourceType, after: pa.DataType, becomes: SourceType, exact: bool
 ) -> None:
     assert cast_is_exact(before, was, after, becomes) is exact
+
+
+def test_what_is_printed_otherwise_tells_other_rows() -> None:
+    """Within one type: whether a cast is exact is the same."""
+    known = SourceType("mood", 16400, is_enum=True, labels={"1": "sad", "2": "glad"})
+    more = SourceType("mood", 16400, is_enum=True, labels={"1": "sad", "2": "glad", "3": "calm"})
+    swapped = SourceType("mood", 16400, is_enum=True, labels={"1": "glad", "2": "sad"})
+    assert tells_the_same(known, more)
+    assert tells_the_same(SourceType("mood", 16400, is_enum=True), known)
+    assert tells_the_same(VARCHAR10, VARCHAR20)
+    assert tells_the_same(VARCHAR20, SourceType("text", 25))
+    assert not tells_the_same(known, swapped)
+    assert known.renamed_labels(swapped) == {"sad": "glad", "glad": "sad"}
+    # Blanks that are too many are cut off.
+    assert not tells_the_same(VARCHAR20, VARCHAR10)
+    assert not tells_the_same(SourceType("text", 25), VARCHAR10)
+    assert cast_is_exact(pa.string(), known, pa.string(), swapped)

@@ -263,6 +263,24 @@ def test_a_domain_over_itself() -> None:
         plan_table(relation(column(1, "v", 99999, 4, "i"), types={99999: domain}), OPTIONS)
 
 
+def test_labels_are_told_of_what_is_printed_with_them() -> None:
+    mood = TypeDescriptor(
+        90000, "public", "mood", "e", "E", 4, True, "i", enum_labels=((7, "sad"), (5, "glad"))
+    )
+    array = TypeDescriptor(
+        90001, "public", "_mood", "b", "A", -1, False, "i", element_oid=90000, is_array=True
+    )
+    domain = TypeDescriptor(90002, "public", "d", "d", "A", -1, False, "i", base_oid=90001)
+    columns = [column(n, f"c{n}", 90000 + n, -1, "i") for n in range(3)]
+    types = {type_.oid: type_ for type_ in (mood, array, domain)}
+    plan = plan_table(relation(*columns, column(3, "id", 23, 4, "i"), types=types), OPTIONS)
+    told = [
+        json.loads(plan.schema.field(name).metadata[b"spillway.column"]).get("labels")
+        for name in ("c0", "c1", "c2", "id")
+    ]
+    assert told == [{"5": "glad", "7": "sad"}] * 3 + [None]
+
+
 @pytest.mark.parametrize(
     ("of", "datum", "text"),
     [

@@ -125,6 +125,11 @@ class SchemaChange:
         if self.kind == RENAME and before is not None and after is not None:
             return f"column {before.name!r} was renamed to {after.name!r}"
         if self.kind == RETYPE and before is not None and after is not None:
+            if renamed := before.source.renamed_labels(after.source):
+                labels = ", ".join(f"{old!r} is {new!r} now" for old, new in renamed.items())
+                return f"values of column {after.name!r} {_type_of(after)} were renamed: {labels}"
+            if before.source == after.source and before.type == after.type:
+                return f"column {after.name!r} {_type_of(after)} may have other values"
             return f"column {after.name!r} was {_type_of(before)} and is {_type_of(after)}"
         if self.kind == RENAMED_TABLE:
             return f"the table was {self.old_name} before"
@@ -182,7 +187,11 @@ def _differences(table: str, before: Shape, after: Shape) -> Iterator[SchemaChan
             continue
         if was.name != column.name:
             yield SchemaChange(table, RENAME, after, was, column)
-        if (was.type, was.source) != (column.type, column.source):
+        if (was.type, was.source, was.source.labels) != (
+            column.type,
+            column.source,
+            column.source.labels,
+        ):
             yield SchemaChange(table, RETYPE, after, was, column)
 
 
@@ -299,6 +308,7 @@ def shape_text(shape: Shape) -> str:
                     "type_oid": c.source.oid,
                     "typmod": c.source.typmod,
                     "enum": c.source.is_enum,
+                    "labels": dict(c.source.labels),
                     "missing": c.missing,
                     "lake_type": _spark_type(c),
                 }
@@ -324,7 +334,7 @@ def shape_from_text(text: str, first: Place) -> Shape:
             c["name"],
             type_,
             c["missing"],
-            SourceType(c["type"], c["type_oid"], c["typmod"], c["enum"]),
+            SourceType(c["type"], c["type_oid"], c["typmod"], c["enum"], c.get("labels", {})),
         )
         for c, type_ in zip(value["columns"], types, strict=True)
     )

@@ -50,7 +50,7 @@ from spillway.lake.shape.payload import (
     relation_of,
     table_columns,
 )
-from spillway.lake.shape.type_changes import SourceType, cast_is_exact
+from spillway.lake.shape.type_changes import SourceType, cast_is_exact, tells_the_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,11 +79,15 @@ class TableColumn:
     #: PostgreSQL's text of what rows made before the column show; None: null
     missing: str | None = None
     source: SourceType = _UNKNOWN
+    #: whether rows are told by it
+    in_key: bool = field(default=False, compare=False)
 
     def becomes(self, after: TableColumn) -> bool:
         """Say whether the lake can make the values that *after* has, the same column later, of this
         one's.
         """
+        if after.in_key and not tells_the_same(self.source, after.source):
+            return False
         return cast_is_exact(self.type, self.source, after.type, after.source)
 
 
@@ -110,8 +114,27 @@ class Shape:
 
     @property
     def facts(self) -> object:
-        """What makes a shape another one."""
+        """What makes a shape another one, beside labels of enums."""
         return self.oid, {c.identity: (c.name, c.type, c.source) for c in self.columns}
+
+    def goes_on_as(self, after: Shape) -> bool:
+        """Say whether *after*, whose changes come later, is no other shape.
+
+        It isn't where an enum has other labels from some place on. But nobody's changes of the
+        table have to end for that, so that those of both may be mixed up.
+        """
+        if self.facts != after.facts:
+            return False
+        pairs = [(was, c) for c in after.columns if (was := self.column(c.identity)) is not None]
+        if all(was.source.labels == column.source.labels for was, column in pairs):
+            return True
+        return self.last > after.first and all(was.becomes(column) for was, column in pairs)
+
+    def until(self, after: Shape) -> Shape:
+        """Return the shape of both, where it goes on as *after*."""
+        sources = {c.identity: c.source for c in after.columns}
+        columns = tuple(replace(c, source=sources[c.identity]) for c in self.columns)
+        return replace(self, last=max(self.last, after.last), columns=columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +163,8 @@ def shapes(messages: Iterable[tuple[pa.Schema, Place, Place]], relation: str) ->
     found: list[Shape] = []
     for schema, first, last in sorted(messages, key=lambda message: message[1]):
         shape = Shape(first, last, columns_of(schema), relation_of(schema).oid)
-        if found and found[-1].facts == shape.facts:
-            before = found.pop()
-            shape = replace(before, last=max(before.last, last))
+        if found and found[-1].goes_on_as(shape):
+            shape = found.pop().until(shape)
         found.append(shape)
     for before, after in pairwise(found):
         if before.last > after.first:
@@ -378,6 +400,11 @@ def check_values(relation: str, before: TableColumn, after: TableColumn) -> None
 def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
     """Return the columns that a message's schema, or a copied table's, says the table has."""
     held = lake_schema(schema)
+    relation = relation_of(schema)
+    # As spillway.lake.tables.contract.row_key has it; all of them tell rows of a multiset.
+    key = set(relation.primary_key)
+    if not key or not key.issubset(relation.identity_columns):
+        key = set(relation.identity_columns)
     columns = []
     for name in table_columns(held):
         metadata = schema.field(name).metadata or {}
@@ -393,7 +420,9 @@ def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
                     described.get("base_type_oid", described.get("type_oid", 0)),
                     described.get("base_typmod", described.get("typmod", -1)),
                     described.get("enum", False),
+                    described.get("labels", {}),
                 ),
+                name in key,
             )
         )
     return tuple(columns)

@@ -15,14 +15,21 @@ change that logical decoding could see. Is the lake's cast of an old value Postg
 they have to be loaded again.
 
 What ``ALTER TYPE … USING`` computes is in no catalog: the casts are those without USING.
+
+Values by which rows are told are another matter (:func:`tells_the_same`). What only looks old in
+other columns until a row is changed, the old label of an enum's value that was renamed, or blanks
+that a shorter ``varchar`` cuts off, is never found again in a key.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Decimal digits of the integer types, as Delta Lake counts them for its own rule.
 _INTEGER_DIGITS: Final = {pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
@@ -71,6 +78,17 @@ class SourceType:
     oid: int = 0
     typmod: int = -1
     is_enum: bool = False
+    #: of an enum, or arrays of it: its labels by their oids, as far as they are known
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def renamed_labels(self, after: SourceType) -> dict[str, str]:
+        """Return the labels that have other names in *after*, the same type later."""
+        later = after.labels
+        return {
+            label: later[oid]
+            for oid, label in self.labels.items()
+            if later.get(oid, label) != label
+        }
 
 
 def type_token(type_: pa.DataType) -> str:
@@ -138,6 +156,17 @@ def cast_is_exact(
     return _is_exact_number(before, after) or (
         pa.types.is_date32(before) and pa.types.is_timestamp(after) and after.tz is None
     )
+
+
+def tells_the_same(was: SourceType, becomes: SourceType) -> bool:
+    """Say whether values of *was* that tell rows are those by which *becomes* tells them, given
+    that a cast between them is exact.
+    """
+    if was.renamed_labels(becomes):
+        return False
+    if was.oid not in {_TEXT, _VARCHAR} or becomes.oid != _VARCHAR or becomes.typmod < 0:
+        return True
+    return was.oid == _VARCHAR and 0 <= was.typmod <= becomes.typmod
 
 
 def _is_masked(*types: SourceType) -> bool:
