@@ -669,7 +669,9 @@ class Source:
         primary, deferrable, identifying = self._keys(connection, oid, identity, columns)
         oids = [c.type_oid for c in columns if not c.dropped]
         types = {
-            row[0]: TypeDescriptor(*row, tuple(zip(label_oids, labels, strict=True)))
+            row[0]: replace(
+                TypeDescriptor(*row), enum_labels=tuple(zip(label_oids, labels, strict=True))
+            )
             for *row, label_oids, labels in connection.execute(_TYPES, [oids]).fetchall()
         }
         descriptor = RelationDescriptor(
