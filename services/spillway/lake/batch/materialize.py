@@ -49,6 +49,7 @@ from spillway.lake.batch.pace import Pace
 from spillway.lake.batch.plan import Plan, Planner, TableBatch, head_facts
 from spillway.lake.batch.poison import is_tables_own, reason
 from spillway.lake.batch.schema_policy import OnSchemaChange
+from spillway.lake.load_anew import load_anew
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape import emptied
 from spillway.lake.shape.changes import (
@@ -584,8 +585,7 @@ class Materializer:
                     f"changes of {part.relation.name} don't say which row they are of any more, "
                     "and its current table is kept by them",
                     hint="Give the table its primary key or replica identity back (ALTER TABLE … "
-                    "REPLICA IDENTITY FULL), and load it anew: spillway lake load --resync --table "
-                    f"{part.relation.name}.",
+                    f"REPLICA IDENTITY FULL), and load it anew: {load_anew(part.relation.name)}.",
                     relation=part.relation.name,
                 )
             self._tell_history_only(part.relation)

@@ -15,9 +15,11 @@ all.
 from __future__ import annotations
 
 import errno
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeError, SpillwayError
+from spillway.lake.load_anew import load_anew
 from spillway.lake.worker_failures.errors import typed_error
 from spillway.pg.lsn import Lsn
 
@@ -66,8 +68,8 @@ def refused_reason(value: RefusedValue, table: str, lake: object) -> str:
     return (
         f"a value of column {value.column!r} of {table}, changed at {value.lsn} in the transaction "
         f"that commits at {value.commit_lsn}, can't be in the lake: {value.reason}{shown}. Mend it "
-        "at the source, load the table anew (spillway lake load --resync), then: spillway lake "
-        f"resume --lake {lake} --table {table} --give-up.{hint}"
+        f"at the source, load the table anew ({load_anew(table)}), then: spillway lake "
+        f"resume --lake {shlex.quote(str(lake))} --table {shlex.quote(table)} --give-up.{hint}"
     )
 
 
@@ -78,7 +80,7 @@ def attached_reason(attached: Attached, table: str) -> str:
     return (
         f"{attached.table} became or ceased to be a part of {table} in the transaction that "
         f"commits at {Lsn(attached.commit_lsn)}, and what rows it had then is not in WAL. Load the "
-        f"table anew: spillway lake load --resync --table {table}, with the job's --slot and --lake"
+        f"table anew: {load_anew(table)}"
     )
 
 
@@ -87,7 +89,8 @@ def reason(error: BaseException, table: str, lake: object) -> str:
     typed = typed_error(error, what=f"{table} can't be written", hint="")
     told = f"{typed.message.rstrip('.')}. {typed.hint}".strip()
     return (
-        f"{told.rstrip('.')}. When that is mended: spillway lake resume --lake {lake} --table "
-        f"{table}. A value that no file takes stays in what is set aside: load the table anew "
-        "(spillway lake load --resync), then resume it with --give-up"
+        f"{told.rstrip('.')}. When that is mended: spillway lake resume --lake "
+        f"{shlex.quote(str(lake))} --table {shlex.quote(table)}. A value that no file takes stays "
+        f"in what is set aside: load the table anew ({load_anew(table)}), then resume it with "
+        "--give-up"
     )

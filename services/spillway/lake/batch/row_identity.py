@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spillway.lake.load_anew import load_anew
 from spillway.lake.shape.columns import columns_of
 from spillway.lake.shape.payload import fingerprint, parse_message, relation_of
 from spillway.lake.tables.contract import MULTISET, row_key
@@ -130,7 +131,7 @@ def unidentified_reason(table: str, key: tuple[str, ...]) -> str:
     return (
         f"rows of {table} were updated or deleted while its replica identity did not tell them "
         f"{by}, as its current table has them: which rows those were is not in WAL. Load it anew: "
-        f"spillway lake load --resync --table {table}, with the job's --slot and --lake"
+        f"{load_anew(table)}"
     )
 
 
@@ -140,8 +141,7 @@ def new_key_reason(table: str, columns: tuple[str, ...]) -> str:
     """
     return (
         f"the rows of {table} are told by a new column, {', '.join(columns)}: what it is in rows "
-        f"that were there before is not in WAL. Load it anew: spillway lake load --resync --table "
-        f"{table}, with the job's --slot and --lake"
+        f"that were there before is not in WAL. Load it anew: {load_anew(table)}"
     )
 
 
@@ -151,6 +151,5 @@ def only_history_reason(table: str, key: tuple[str, ...]) -> str:
     return (
         f"{table} had only its history, and now it is told {by}: which rows it has does not follow "
         "from that history, which has updates, deletes or other columns, or lacks its beginning. "
-        f"Load it anew: spillway lake load --resync --table {table}, with the job's --slot and "
-        "--lake"
+        f"Load it anew: {load_anew(table)}"
     )

@@ -32,6 +32,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from spillway.errors import LakeSchemaChange, LakeSchemaConflict
+from spillway.lake.load_anew import load_anew
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def may_return(policy: OnSchemaChange, state: Quarantine) -> bool:
 
 def _not_followed(change: SchemaChange, table: TableChanges) -> str:
     """Say what a table can't follow, and what is to be done."""
-    load = f"spillway lake load --resync --table {table.table}, with the job's --slot and --lake"
+    load = load_anew(table.table)
     partition = _without_partition(change, table)
     if partition is not None:
         return (
@@ -170,7 +171,7 @@ def _without_partition(change: SchemaChange, table: TableChanges) -> Partition |
 
 def _error(change: SchemaChange, partition: Partition | None) -> SpillwayError:
     lsn = Lsn(change.place[0])
-    load = f"spillway lake load --resync --table {change.table}, with the job's --slot and --lake"
+    load = load_anew(change.table)
     column = change.after or change.before
     details = {"relation": change.table, "lsn": str(lsn), "change": change.kind}
     if column is not None:

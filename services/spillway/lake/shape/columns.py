@@ -41,6 +41,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, StructField, StructType
 
 from spillway.errors import LakeSchemaConflict
+from spillway.lake.load_anew import load_anew
 from spillway.lake.shape.net_effect import COPIES, DELETED_AT, copies_field, copies_name, quoted
 from spillway.lake.shape.payload import (
     CHANGE_COLUMNS,
@@ -390,8 +391,7 @@ def check_values(relation: str, before: TableColumn, after: TableColumn) -> None
             f"column {after.name!r} of {relation} is {_described(after)} now, and was "
             f"{_described(before)}: what the source made of the values that were there is not in "
             "WAL",
-            hint=f"Load the table anew: spillway lake load --resync --table {relation}, with the "
-            "job's --slot and --lake.",
+            hint=f"Load the table anew: {load_anew(relation)}.",
             relation=relation,
             column=after.name,
         )

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import LakeSchemaConflict, LakeTableConflict
+from spillway.lake.load_anew import load_anew
 from spillway.lake.shape.kinds import HISTORY
 from spillway.lake.shape.payload import Relation, relation_of, table_of
 
@@ -208,7 +209,7 @@ def check_key(relation: Relation) -> None:
         raise LakeSchemaConflict(
             f"rows of {relation.name} are told by {columns}, which the masks take away",
             hint=f"Leave {columns} out of --mask, or give hash(…) of it; then load the table: "
-            f"spillway lake load --resync --table {relation.name}.",
+            f"{load_anew(relation.name)}.",
             relation=relation.name,
             column=relation.masked_key[0],
         )
@@ -217,7 +218,7 @@ def check_key(relation: Relation) -> None:
             f"changes of {relation.partition_without_key}, a partition of {relation.name}, don't "
             f"have the primary key of {relation.name}",
             hint=f"ALTER TABLE {relation.partition_without_key} REPLICA IDENTITY DEFAULT; then "
-            f"load the table: spillway lake load --resync --table {relation.name}.",
+            f"load the table: {load_anew(relation.name)}.",
             relation=relation.name,
         )
 
@@ -261,7 +262,6 @@ def check_same_key(name: str, stored: tuple[str, ...], wanted: tuple[str, ...]) 
             f"the rows of {name} are identified by ({', '.join(wanted)}) now, "
             f"its current table was made with ({', '.join(stored)})",
             hint="The primary key or the replica identity was changed at the source. Load the "
-            f"table anew: spillway lake load --resync --table {'.'.join(table_of(name))}, with the "
-            "job's --slot and --lake.",
+            f"table anew: {load_anew('.'.join(table_of(name)))}.",
             relation=name,
         )

@@ -29,6 +29,7 @@ enough new rows follows them.
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,7 @@ from spillway.errors import (
     LakeTableConflict,
     UnsupportedFeature,
 )
+from spillway.lake.load_anew import load_anew
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.partition import COMMIT_TIME, UNITS, Partition, check_column
 from spillway.lake.shape.payload import table_of
@@ -226,11 +228,8 @@ def settle(
 
 def _way_on(kind: str, table: str, wanted: Iterable[Partition]) -> str:
     if kind == CURRENT:
-        option = f"'{table}={','.join(map(str, wanted))}'"
-        return (
-            f"Load it anew: spillway lake load --resync --table {table} --partition-by {option}, "
-            "with the job's --slot and --lake."
-        )
+        option = shlex.quote(f"{table}={','.join(map(str, wanted))}")
+        return f"Load it anew: {load_anew(table, '--partition-by', option)}."
     return (
         "History is never rewritten: leave --partition-history out, or fill another lake. Tables "
         "that are new to a lake are made as its others."

@@ -41,6 +41,7 @@ from spillway.errors import LakeError, LakeTableConflict, NotReady, SourceError,
 from spillway.failpoints import failpoint
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.copy_ranges import CopyRanges
+from spillway.lake.load_anew import load_anew
 from spillway.lake.read import Lake
 from spillway.lake.session import session_for
 from spillway.lake.shape.kinds import CURRENT, HISTORY
@@ -359,8 +360,7 @@ class _Verifier:
         if lost:
             raise LakeError(
                 f"rows of {name} are told by {lost[0]!r} in the lake, which can't be compared",
-                hint="The key was changed at the source. Load the table anew: spillway lake load "
-                f"--resync --table {name}, with the job's --slot and --lake.",
+                hint=f"The key was changed at the source. Load the table anew: {load_anew(name)}.",
                 relation=name,
                 column=lost[0],
             )
@@ -414,8 +414,7 @@ class _Verifier:
         outcome = TableComparison(name, source_rows=0 if row is None else row[0])
         outcome.more = bool(outcome.source_rows)
         outcome.notes.append(
-            "its current table is gone from the lake. Load it anew: spillway lake load --resync "
-            f"--table {name}"
+            f"its current table is gone from the lake. Load it anew: {load_anew(name)}"
         )
         return outcome
 
