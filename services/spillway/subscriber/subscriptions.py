@@ -52,7 +52,7 @@ from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpe
 from spillway.subscriber.selection import check_selection, resolve
 from spillway.subscriber.stats import CONFLICT_KINDS
 from spillway.subscriber.supervisor import Service, Supervisor
-from spillway.subscriber.targets import TableAction, TargetKind, target_kind
+from spillway.subscriber.targets import LEFT, TableAction, TargetKind, target_kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -638,7 +638,7 @@ class Subscriptions:
         if program is None:
             return []
         try:
-            await supervisor.run_briefly(self._service, program)
+            told = await supervisor.run_briefly(self._service, program)
         except SpillwayError as error:
             notes = [f"What it kept on its target is left there: {error.message}"]
             if (by_hand := kind.left_program(plan)) is not None:
@@ -646,7 +646,7 @@ class Subscriptions:
                     lines = await supervisor.run_briefly(self._service, by_hand)
                     notes.append(f"Remove it, in that database: {' '.join(lines)}")
             return notes
-        return []
+        return [line.removeprefix(LEFT) for line in told if line.startswith(LEFT)]
 
     async def _tell_left(self, row: SubscriptionRow, notes: Sequence[str]) -> None:
         """Write down what is left on a target: whoever dropped it may not be here any more."""
@@ -654,7 +654,7 @@ class Subscriptions:
         event = EventRow(
             kind="action",
             severity="warn",
-            title=f"What subscription {row.name} kept on its target is left there",
+            title=f"Something of subscription {row.name} is left on its target",
             detail=" ".join(notes),
             source=row.source,
             subscription=row.name,

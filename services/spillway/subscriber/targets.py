@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP: Final = "spillway.subscription_targets"
 
+#: what stands before each line of a :meth:`TargetKind.drop_program` that whoever drops the
+#: subscription is to read
+LEFT: Final = "left: "
 _BUILT_IN: Final = {
     "lake": ("spillway.subscriber.lake_target", "LakeTarget"),
     "postgres": ("spillway.subscriber.postgres_target", "PostgresTarget"),
@@ -221,8 +224,8 @@ class TargetKind(ABC):
         return None
 
     def drop_program(self, plan: RunPlan) -> Program | None:  # noqa: ARG002 - a kind's that has such
-        """Say what removes what the subscription keeps on its target, but for its data. None:
-        nothing does.
+        """Say what removes what the subscription keeps on its target, but for its data; it prints
+        what is left for a person to do, behind :data:`LEFT`. None: nothing does.
         """
         return None
 

@@ -243,6 +243,67 @@ def test_dropped_while_its_target_is_out_of_reach(
     assert _left_on(target) == []
 
 
+def test_dropped_while_a_transaction_is_prepared(
+    serve: ServeProcess, two: tuple[Database, Database]
+) -> None:
+    """It stays prepared, as with PostgreSQL's own, and whoever drops the subscription is told at
+    once; neither waits for its locks, nor has another subscription wait.
+    """
+    source, target = two
+    service = serve.service()
+    for database in two:
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)"
+        )
+    names = ("prepared_t", "prepared_u")
+    for name in names:
+        service.call("POST", "/subscriptions", json={
+            "name": name, "source": "main", "database": source.name,
+            "tables": [f"public.{name[-1]}"], "two_phase": True,
+            "target": {"kind": "postgres", "dsn": target.dsn},
+        })  # fmt: skip
+    # Before that nothing is prepared there.
+    wait_until(
+        "the tables are the streams'",
+        lambda: target.value("SELECT count(*) FROM spillway.tables WHERE state = 'r'") == 2,
+    )
+
+    def prepared(which: str) -> list[str]:
+        rows = target.query(
+            "SELECT gid FROM pg_prepared_xacts WHERE starts_with(gid, %s)", [f"spillway_{which}_"]
+        )
+        return [gid for (gid,) in rows]
+
+    def left(which: str) -> list[str]:
+        # Where it waits for the locks it gives up, and tells of everything that it kept.
+        answer = service.call("DELETE", f"/subscriptions/{which}")
+        notes: list[str] = answer["notes"]
+        return notes
+
+    source.execute(
+        f"BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1);"
+        f" PREPARE TRANSACTION '{source.name}'"
+    )
+    for name in names:
+        wait_until("it is prepared", lambda n=name: prepared(n) != [])  # type: ignore[misc]
+    try:
+        (note,) = left("prepared_t")
+        (gid,) = prepared("prepared_t")
+        assert f"COMMIT PREPARED '{gid}'; or ROLLBACK PREPARED '{gid}';" in note
+        page = html.unescape(service.http.get("/ui/events?subscription=prepared_t").text)
+        assert note in page
+    finally:
+        source.execute(f"COMMIT PREPARED '{source.name}'")
+        for gid in prepared("prepared_t"):
+            target.execute(f"COMMIT PREPARED '{gid}'")
+    # The other one was not in the way, and goes on.
+    wait_until("it is committed", lambda: prepared("prepared_u") == [])
+    assert target.query("SELECT id FROM t UNION ALL SELECT id FROM u") == [(1,), (1,)]
+    # What that left is nobody's.
+    assert left("prepared_u") == []
+    assert _left_on(target) == []
+
+
 @pytest.mark.long
 @pytest.mark.follows_hint("target_behind_slot")
 def test_a_target_that_lost_commits_is_not_gone_on_with(

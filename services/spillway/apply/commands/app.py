@@ -50,6 +50,8 @@ app = typer.Typer(
 OPTIONS_VARIABLE: Final = "SPILLWAY_APPLY_OPTIONS"
 SOURCE_VARIABLE: Final = "SPILLWAY_APPLY_SOURCE_DSN"
 CONFLICTS_FILE: Final = "conflicts.jsonl"
+#: what stands before each line of ``forget`` that whoever drops the subscription is to read
+LEFT: Final = "left: "
 
 Subscription = Annotated[str, typer.Option(help="The subscription's name.")]
 Identity = Annotated[
@@ -206,4 +208,5 @@ def forget(
     if show:
         typer.echo(forget_sql(plan))
     else:
-        forget_subscription(plan)
+        for line in forget_subscription(plan):
+            typer.echo(f"{LEFT}{line}")
