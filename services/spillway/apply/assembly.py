@@ -70,6 +70,7 @@ def table_sync_of(
             prepared=f"{plan.origin}_" if settings.two_phase else "",
             sets_aside=settings.copy_data and options.table_errors == "set_aside",
             refreshes=settings.refreshes,
+            forgets=settings.forgets,
         ),
         settings.source_dsn,
         lambda: connect_beside(plan, name, quiet, its_end),

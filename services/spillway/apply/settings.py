@@ -45,6 +45,8 @@ class ApplySettings:
     has_begun: bool = False
     #: somebody wished that its tables become what is published, and no program has done that yet
     refreshes: bool = False
+    #: … and tables, schema.table, that were not published when it was wished, whether they are now
+    forgets: frozenset[str] = frozenset()
     #: the slot may have been moved up to here past what the target has
     skip_to: Lsn = Lsn(0)  # noqa: RUF009 - immutable
     source_dsn: str = field(default="", repr=False)

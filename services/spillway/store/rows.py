@@ -91,6 +91,9 @@ class SubscriptionRow:
     #: which tables those are, since the last time that somebody looked; None: all there are and
     #: will be
     resolved_tables: Sequence[str] | None = None
+    #: tables that have left those since, if they are there again or not, and of which no program
+    #: has heard yet; with how many times it was
+    forgotten_tables: Mapping[str, int] | None = None
     #: its ``kind``, and what that kind takes
     target: Mapping[str, object]
     enabled: bool = True

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0011_session_settings"
+REVISION: Final = "0012_forgotten_tables"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -194,6 +194,7 @@ SUBSCRIPTIONS: Final = Table(
     Column("tables", JSON(none_as_null=True)),
     Column("publications", JSON(none_as_null=True)),
     Column("resolved_tables", JSON(none_as_null=True)),
+    Column("forgotten_tables", JSON(none_as_null=True)),
     Column("target", JSON, nullable=False),
     Column("enabled", Boolean, nullable=False),
     Column("copy_data", Boolean, nullable=False),

@@ -81,6 +81,7 @@ class PostgresTarget(TargetKind):
     #: sequences
     refreshes_more: ClassVar[bool] = True
     reads_by_publications: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
     shares_places: ClassVar[bool] = True
 
     def check(self, target: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,6 +213,7 @@ def _program(command: str, plan: RunPlan, *more: str) -> Program:
         words.append("--has-begun")
     if plan.refreshes:
         words.append("--refresh")
+    words += [f"--forget={name}" for name in sorted(plan.forgets)]
     options = {name: value for name, value in plan.target.items() if name != "kind"}
     return Program(tuple(words), {OPTIONS_VARIABLE: json.dumps(options), SOURCE_VARIABLE: plan.dsn})
 

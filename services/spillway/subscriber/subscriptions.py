@@ -796,6 +796,8 @@ class Subscriptions:
 
     async def _update(self, supervisor: Supervisor, **changes: object) -> None:
         row = supervisor.row
+        if "resolved_tables" in changes:
+            changes["forgotten_tables"] = _forgotten(row, changes["resolved_tables"])
         fence = self._fence(row.source)
         supervisor.row = await self._metadata.update_subscription(row.name, fence=fence, **changes)
 
@@ -992,6 +994,15 @@ def _check_skip(slot: SlotInfo, lsn: Lsn) -> None:
             slot=slot.slot_name,
             lsn=str(lsn),
         )
+
+
+def _forgotten(row: SubscriptionRow, resolved: object) -> dict[str, int] | None:
+    """Return which tables a program has to hear of as gone when *row* gets *resolved*."""
+    forgotten = dict(row.forgotten_tables or {})
+    if target_kind(row.target.get("kind")).forgets and isinstance(resolved, list | tuple):
+        for name in {*(row.resolved_tables or ())} - {*resolved}:
+            forgotten[name] = forgotten.get(name, 0) + 1
+    return forgotten or None
 
 
 def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:

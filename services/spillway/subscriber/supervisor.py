@@ -67,7 +67,7 @@ from spillway.subscriber.targets import Program, RunPlan, target_kind
 from spillway.subscriber.verifier import Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from spillway.service.interface import EngineInterface
@@ -135,6 +135,8 @@ class Supervisor:
         self._well_since: float | None = None
         #: that the program was started with
         self._tables: Sequence[str] | None = None
+        #: … and those that it was to forget, until it has
+        self._forgets: Mapping[str, int] = {}
         self._rates = TableRates()
         self._met = ConflictReader(directory / CONFLICTS_FILE)
         self._taking = asyncio.Lock()
@@ -399,6 +401,7 @@ class Supervisor:
         self._tables = self.row.resolved_tables
         kind = target_kind(self.row.target.get("kind"))
         reads_by_publications = kind.reads_by_publications and self.row.publications is not None
+        self._forgets = dict(self.row.forgotten_tables or {})
         process = await self._spawn(service, self._program(service), token)
         self.pid = process.pid
         ended = asyncio.create_task(process.wait())
@@ -420,8 +423,7 @@ class Supervisor:
                         hint="Another process serves it now, or the metadata store could not be "
                         "reached in time.",
                     )
-                changed = self.row.resolved_tables != self._tables
-                if changed and not self.status.has_copies_under_way:
+                if self._has_other_tables and not self.status.has_copies_under_way:
                     superseded = True
                     break
             if not ended.done():
@@ -439,6 +441,18 @@ class Supervisor:
         if not superseded and not self._stop.is_set():
             raise await asyncio.to_thread(self._reason, process.returncode or 0, token, log_end)
 
+    @property
+    def _has_other_tables(self) -> bool:
+        """Whether there are others by now than the program was started with; one that has left and
+        is there again is another one.
+        """
+        return self.row.resolved_tables != self._tables or bool(self._to_be_forgotten())
+
+    def _to_be_forgotten(self) -> dict[str, int]:
+        """What has left since the program was started."""
+        forgotten = self.row.forgotten_tables or {}
+        return {name: n for name, n in forgotten.items() if self._forgets.get(name) != n}
+
     def plan(self, service: Service) -> RunPlan:
         """Return what its programs are to do."""
         row = self.row
@@ -455,6 +469,7 @@ class Supervisor:
             copies=row.copy_data,
             has_begun=row.has_begun,
             refreshes=row.phase not in ("begun", "copied"),
+            forgets=frozenset(row.forgotten_tables or ()),
             origin=row.origin,
             streaming=row.streaming,
             two_phase=row.two_phase,
@@ -552,16 +567,18 @@ class Supervisor:
         if not status.begun or status.error is not None:
             return
         row = self.row
-        if row.resolved_tables != self._tables:
+        if self._has_other_tables:
             # Tables that are no part of this run yet are the next one's.
             phase = "refreshed"
         else:
             phase = "begun" if status.has_first_copies else "copied"
-        if row.phase != phase or row.error_code is not None:
+        if row.phase != phase or row.error_code is not None or self._forgets:
             try:
                 self.row = await service.metadata.update_subscription(
-                    row.name, fence=fence, phase=phase, error=None, error_code=None, hint=None
-                )
+                    row.name, fence=fence, phase=phase, error=None, error_code=None, hint=None,
+                    forgotten_tables=self._to_be_forgotten() or None,
+                )  # fmt: skip
+                self._forgets = {}
             except MetadataError as error:
                 # No reason to end a program that is well: the next look tries again.
                 log.warning('subscription "%s": %s', row.name, error)

@@ -73,6 +73,8 @@ class RunPlan:
     has_begun: bool
     #: somebody wished it to look which tables there are, and no program has since
     refreshes: bool
+    #: tables that a wish of that kind found to have left, though they may be there again
+    forgets: frozenset[str]
     origin: str
     streaming: str
     two_phase: bool
@@ -107,6 +109,9 @@ class TargetKind(ABC):
     turns_two_phase_on: ClassVar[bool] = False
     #: whether its program has more to look up at a refresh than which tables there are
     refreshes_more: ClassVar[bool] = False
+    #: whether its programs are told which tables have left (:attr:`RunPlan.forgets`), and begin
+    #: anew for that alone
+    forgets: ClassVar[bool] = False
     #: whether a target is looked at for a subscription that is made disabled, too
     checks_disabled: ClassVar[bool] = True
     #: whether its slots read by the publications themselves, and not by the tables that these had

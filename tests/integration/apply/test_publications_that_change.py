@@ -120,6 +120,59 @@ def test_a_refresh_forgets_though_the_program_is_killed(published: SideBySide) -
         assert sides.same("kept") == [[]]
 
 
+@pytest.mark.parametrize("meanwhile", ["it is disabled", deep("a table is copied")])
+def test_a_table_that_is_back_before_it_was_forgotten(
+    published: SideBySide, meanwhile: str
+) -> None:
+    """Two refreshes, of which the first finds the table gone and the second finds it again: it is
+    copied, whether a program was started between the two or not.
+    """
+    sides = published
+    sides.source.execute(
+        "INSERT INTO kept VALUES (1, 'before'); INSERT INTO r VALUES (1, 'copied');"
+        "ALTER PUBLICATION p ADD TABLE kept"
+    )
+    with sides.subscribed("x", "p", copy_data=True), sides.ours.connect(autocommit=False) as lock:
+        sides.caught_up()
+        if meanwhile == "it is disabled":
+            sides.service.call("POST", "/subscriptions/x/disable")
+        else:
+            lock.execute("LOCK TABLE r1")
+            sides.source.execute("ALTER PUBLICATION p ADD TABLE r")
+            _refresh_both(sides)
+            wait_until(
+                "it is copied",
+                lambda: bool(sides.ours.query("SELECT FROM spillway.tables WHERE state = 'i'")),
+                sides.told,
+            )
+        sides.source.execute("ALTER PUBLICATION p DROP TABLE kept")
+        _refresh_both(sides)
+        sides.source.execute("INSERT INTO kept VALUES (2, 'not published')")
+        sides.both("TRUNCATE kept")
+        sides.source.execute("ALTER PUBLICATION p ADD TABLE kept")
+        _refresh_both(sides)
+        lock.rollback()
+        sides.service.call("POST", "/subscriptions/x/enable")
+        wait_until(
+            "both have copied it",
+            lambda: (
+                all(one.value("SELECT count(*) FROM kept") == 2 for one in sides.targets)
+                and sides.stock.query("SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'")
+                == sides.ours.query("SELECT FROM spillway.tables WHERE state <> 'r'")
+                == []
+            ),
+            sides.told,
+        )
+        sides.source.execute("INSERT INTO kept VALUES (3, 'published again')")
+        sides.as_source("kept")
+
+
+def _refresh_both(sides: SideBySide) -> None:
+    sides.service.wait_decoded("x", sides.source)
+    sides.stock.execute("ALTER SUBSCRIPTION x REFRESH PUBLICATION")
+    sides.service.call("POST", "/subscriptions/x/refresh")
+
+
 @pytest.mark.long
 def test_what_was_dropped_on_the_source_has_its_last_rows(published: SideBySide) -> None:
     sides = published

@@ -286,6 +286,7 @@ def plan(**changed: Any) -> RunPlan:
         "copies": True,
         "has_begun": False,
         "refreshes": False,
+        "forgets": frozenset(),
         "origin": "any",
         "streaming": "off",
         "two_phase": False,

@@ -89,6 +89,13 @@ Refresh = Annotated[
     bool, typer.Option("--refresh", help="Forget tables that are not published any more.")
 ]
 
+Forget = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forget", help="With --refresh: copy this one anew, schema.table; may be repeated."
+    ),
+]
+
 
 def _settings(
     subscription: Subscription,
@@ -105,6 +112,7 @@ def _settings(
     no_copy_data: NoCopyData = False,
     has_begun: HasBegun = False,
     refresh: Refresh = False,
+    forget: Forget = None,
 ) -> ApplySettings:
     given = os.environ.get(OPTIONS_VARIABLE, "")
     if not given:
@@ -133,6 +141,7 @@ def _settings(
         copy_data=not no_copy_data,
         has_begun=has_begun,
         refreshes=refresh,
+        forgets=frozenset(forget or ()),
         skip_to=Lsn.parse(skip_to) if skip_to else Lsn(0),
         source_dsn=os.environ.get(SOURCE_VARIABLE, ""),
     )

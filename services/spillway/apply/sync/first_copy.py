@@ -36,7 +36,7 @@ from spillway.failpoints import failpoint
 from spillway.pg.byte_session import take_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from spillway.apply.schema.following import Following
     from spillway.apply.sync.held_snapshot import HeldSnapshot
@@ -139,6 +139,15 @@ class FirstCopy:
                 is_whole = table.state == SyncState.FINISHED_COPY and table.is_ours
                 if (is_whole or table.state == SyncState.DATA_SYNC) and table.lsn < before:
                     self._undo(target, table, "")
+
+    def begin_anew(self, target: Connection, tables: Iterable[TableState]) -> None:
+        """Make *tables*, which are being copied or have yet to catch up, init again.
+
+        Raises:
+            psycopg.Error: the target did not answer.
+        """
+        for table in tables:
+            self._undo(target, table, "")
 
     def progress(self) -> Mapping[TableName, TableState]:
         """Return how far each table is, with the bytes that are under way."""

@@ -48,3 +48,5 @@ class SyncSettings:
     sets_aside: bool = False
     #: the first look at what is published is a refresh
     refreshes: bool = True
+    #: tables, schema.table, that it forgets though they are published: they were not meanwhile
+    forgets: frozenset[str] = frozenset()

@@ -69,6 +69,8 @@ SELECT n.nspname::text, c.relname::text, an.nspname::text, a.relname::text
   JOIN pg_catalog.pg_namespace an ON an.oid = a.relnamespace
  WHERE c.relispartition AND a.oid <> c.oid
 """
+#: begins anew by itself, with what was copied taken away
+_BEING_COPIED: Final = (SyncState.INIT, SyncState.DATA_SYNC, SyncState.FINISHED_COPY)
 _POLL_S: Final = 0.2
 #: how often it is looked whether tables that were set aside are empty
 _ASIDE_LOOK_S: Final = 2.0
@@ -145,6 +147,8 @@ class TableSync:
         self._aside_look_at = 0.0
         #: the next look at what is published is a refresh that somebody wished
         self._is_refresh = settings.refreshes
+        #: by then, tables that are to be copied anew
+        self._left = settings.forgets
         #: known tables by their OIDs on the source, as of the last look
         self._known_as: Mapping[int, TableName] = {}
         #: partitions that the stream has yet to detach
@@ -400,6 +404,11 @@ class TableSync:
             gone -= same.keys()
             if not self._is_refresh:
                 gone, same = set(), {}
+            else:
+                # Published again since: what was written meanwhile the stream does not have.
+                left = self._left_meanwhile(known, found, relation_ids)
+                gone |= left
+                more |= left
             if not self._is_refresh and is_start:
                 more -= _of_the_same_rows(source, {key: found[key] for key in more}, relation_ids)
             kept = (known.keys() & found.keys()) - renamed.keys()
@@ -415,6 +424,11 @@ class TableSync:
         self.missing.make(more | (init - gone))
         identified = {key: found[key] for key in other}
         if gone or more or identified or same:
+            begun = [known[key] for key in gone & more if known[key].state in _BEING_COPIED]
+            with self._sides.target_session() as target:
+                self._copy.begin_anew(target, begun)
+            gone -= {table.key for table in begun}
+            more -= {table.key for table in begun}
             with self._sides.target_session() as target, target.transaction():
                 for key in gone:
                     indexes.make(target, known[key].dropped_indexes)
@@ -433,11 +447,26 @@ class TableSync:
             for old, (schema, new_name) in same.items():
                 moved = replace(known[old], schema=schema, table=new_name)
                 self.states.changed(moved, gone=[old])
-        self._is_refresh = False
+        self._is_refresh, self._left = False, frozenset()
         self._known_as = {
             oid: same.get(key, key)
             for key, oid in {**relation_ids, **identified}.items()
-            if key not in gone
+            if key not in gone or key in more
+        }
+
+    def _left_meanwhile(
+        self,
+        known: Mapping[TableName, TableState],
+        found: Mapping[TableName, int],
+        relation_ids: Mapping[TableName, int],
+    ) -> set[TableName]:
+        """Return which of the known tables were not published for a while, as somebody wished a
+        refresh, and are again: the same ones, under their names.
+        """
+        return {
+            key
+            for key in known.keys() & found.keys()
+            if ".".join(key) in self._left and relation_ids.get(key) == found[key]
         }
 
     def _yet_to_be_detached(self, source: Connection, new: Collection[TableName]) -> set[TableName]:
