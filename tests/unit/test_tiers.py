@@ -19,6 +19,9 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "one of two publications; the first tier has the only one, in the same file": {
+        "integration/apply/test_dropped_publication.py::test_one_of_two",
+    },
     "DDL in another order, of roles and of tables under load; the first tier has the usual "
     "one, in the same files": {
         (

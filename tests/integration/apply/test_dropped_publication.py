@@ -14,6 +14,7 @@ import pytest
 from harness import remedies
 from harness.postgresql_subscription import wait_until
 from harness.subscribed_pair import SubscribedPair, subscribed_pair
+from harness.tiers import deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ def _run(pair: SubscribedPair, command: list[str]) -> subprocess.CompletedProces
     return subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("way", ["DROP", "RENAME"])
+@pytest.mark.parametrize("way", ["DROP", deep("RENAME")])
 def test_it_is_told_and_what_was_missed_is_mended(pair: SubscribedPair, way: str) -> None:
     pair.both("CREATE TABLE t (id int PRIMARY KEY)")
     pair.create("TABLE t, marker")
@@ -81,6 +82,7 @@ def test_it_is_told_and_what_was_missed_is_mended(pair: SubscribedPair, way: str
     pair.check_equal("t")
 
 
+@pytest.mark.long
 def test_one_of_two(pair: SubscribedPair) -> None:
     """What the other publishes goes on; the subscription may do without the one that is gone."""
     pair.both("CREATE TABLE t (id int PRIMARY KEY)")
