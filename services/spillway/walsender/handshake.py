@@ -151,9 +151,23 @@ def _check_length(length: int) -> None:
 
 
 async def _read_startup(connection: Connection) -> bytes:
-    length = int.from_bytes(await connection.reader.readexactly(4), "big")
-    _check_length(length)
-    return await connection.reader.readexactly(length - 4)
+    """Read what comes first within TLS; a connection that brings none is closed here: by its
+    socket alone its transport would stay, and be in the way of who gets the socket's number next.
+    """
+    try:
+        length = int.from_bytes(await connection.reader.readexactly(4), "big")
+        _check_length(length)
+        return await connection.reader.readexactly(length - 4)
+    except WireError:
+        await connection.close()
+        connection.abort()
+        # What is written to the socket from now on would be outside of TLS.
+        with contextlib.suppress(OSError):
+            await connection.writer.wait_closed()
+        raise
+    except BaseException:
+        connection.abort()
+        raise
 
 
 async def _receive(accepted: socket.socket, size: int) -> bytes:

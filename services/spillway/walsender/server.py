@@ -206,8 +206,10 @@ class WalsenderServer:
             log.error("a client's session failed", exc_info=error)
 
     async def _run(self, accepted: socket.socket, address: str) -> None:
+        # For all until the client has logged in.
+        deadline_s = asyncio.get_running_loop().time() + AUTHENTICATION_TIMEOUT_S
         try:
-            async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+            async with asyncio.timeout_at(deadline_s):
                 opened = await handshake.open_connection(accepted, self._rules.certificate)
         except WireError as error:
             self._signs.refused[_reason(error)] += 1
@@ -229,14 +231,16 @@ class WalsenderServer:
             if (request := CancelRequest.in_packet(packet)) is not None:
                 self._cancel(request)
             else:
-                await self._serve(connection, packet, address)
+                await self._serve(connection, packet, address, deadline_s)
             await connection.close()
         except _GONE:
             pass
         finally:
             connection.abort()
 
-    async def _serve(self, connection: Connection, packet: bytes, address: str) -> None:
+    async def _serve(
+        self, connection: Connection, packet: bytes, address: str, deadline_s: float
+    ) -> None:
         session = Session(
             connection,
             address,
@@ -254,7 +258,7 @@ class WalsenderServer:
         commands: Commands | None = None
         try:
             try:
-                async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+                async with asyncio.timeout_at(deadline_s):
                     commands = await session.log_in(packet)
             except (WireError, MetadataError) as error:
                 self._signs.refused[_reason(error)] += 1
