@@ -30,6 +30,7 @@ from spillway_client.service import (
     Tls,
     ended_early,
     error_of,
+    forget,
     get_slot_method,
     stream_method,
     too_late,
@@ -108,8 +109,10 @@ class AsyncSlot:
 
     async def open(self) -> Self:
         """Connect, and take the slot; see :meth:`spillway_client.Slot.open`."""
+        self._follower.check_process()
         if self._receiver is None:
             self._receiver = _Receiver(self._follower, await self._connect())
+            self._follower.is_opened()
         return self
 
     async def _connect(self) -> _Connection:
@@ -126,10 +129,13 @@ class AsyncSlot:
         """Confirm what is handled, and give the slot back; see
         :meth:`spillway_client.Slot.close`.
         """
+        if self._follower.is_inherited:
+            return
         receiver, self._receiver = self._receiver, None
         self._loops += 1
         if receiver is not None:
             await receiver.close()
+        self._follower.is_closed()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -163,6 +169,7 @@ class AsyncSlot:
         number = self._loops
         follower = self._follower
         while True:
+            follower.check_process()
             item = await receiver.queue.get()
             if isinstance(item, Final_):
                 return
@@ -177,6 +184,7 @@ class AsyncSlot:
             follower.came_back()
 
     async def _begin_loop(self, plugin: str) -> _Receiver:
+        self._follower.check_process()
         receiver = self._receiver
         if receiver is None:
             raise InvalidUse(
@@ -207,6 +215,7 @@ class AsyncSlot:
         """Count everything up to and with *upto* as handled; see
         :meth:`spillway_client.Slot.confirm`.
         """
+        self._follower.check_process()
         self._follower.confirm(upto)
 
     @property
@@ -524,3 +533,4 @@ class _Connection:
         if self._call is not None:
             self._call.cancel()
         await self._channel.close()
+        forget(self._channel)

@@ -19,6 +19,7 @@ counts only when all of that was handled.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections import deque
@@ -37,7 +38,7 @@ from spillway_client.errors import (
     WrongPlugin,
 )
 from spillway_client.lsn import Lsn
-from spillway_client.service import Address, Tls
+from spillway_client.service import addresses_of
 from spillway_client.transaction import Changes, Progress, Transaction
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from spillway_client._v1.slots_pb2 import Slot as SlotInfo
     from spillway_client.assembly import Assembly
+    from spillway_client.service import Address, Tls
     from spillway_client.values import Converter
 
 log = logging.getLogger("spillway_client")
@@ -118,9 +120,7 @@ def settings_of(
     Raises:
         InvalidUse: something of it can't be meant.
     """
-    texts = (address,) if isinstance(address, str) else tuple(address)
-    if not texts or not all(texts):
-        raise InvalidUse("a slot needs an address", hint="Give host:port of the service's gRPC.")
+    addresses = addresses_of(address, token, tls)
     if given["feedback"] not in ("auto", "manual"):
         raise InvalidUse(f"feedback is {given['feedback']!r}", hint="It is 'auto' or 'manual'.")
     for option in ("confirm_seconds", "queue_bytes", "buffer_bytes"):
@@ -138,7 +138,7 @@ def settings_of(
     if isinstance(publications, str):
         publications = (publications,)
     return Settings(
-        addresses=tuple(Address(text, token, tls) for text in texts),
+        addresses=addresses,
         name=name,
         publications=None if publications is None else tuple(publications),
         start_lsn=_lsn(given.pop("start_lsn")),
@@ -174,6 +174,8 @@ class Follower:
         self.reconnects = 0
         self._attempts = 0
         self._address = 0
+        #: the process that has the slot open; None: it is not open
+        self._process: int | None = None
         self._down_since_s: float | None = None
         self._had_slot = False
         self._slot_options: Mapping[str, str] = {}
@@ -205,6 +207,37 @@ class Follower:
             return False
         self._address += 1
         return True
+
+    # ---- whose it is
+
+    def is_opened(self) -> None:
+        """Take it that this process has opened the slot."""
+        self._process = os.getpid()
+
+    def is_closed(self) -> None:
+        """Take it that the slot is closed."""
+        self._process = None
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that has the slot open."""
+        return self._process is not None and self._process != os.getpid()
+
+    def check_process(self) -> None:
+        """See whether this process can use the slot: a fork copies neither threads nor what gRPC
+        has of a connection, and whoever waited for them would wait for ever.
+
+        Raises:
+            InvalidUse: it was forked from the one that has the slot open.
+        """
+        if self.is_inherited:
+            raise InvalidUse(
+                "the slot was opened by the process that this one was forked from",
+                hint="Follow it there, or open a slot in a process that multiprocessing starts by "
+                "spawn.",
+            )
+
+    # ---- connecting
 
     @property
     def keeps_position(self) -> bool:

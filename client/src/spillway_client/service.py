@@ -23,7 +23,7 @@ from spillway_client.errors import (
 from spillway_client.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _TLS_PREFIX: Final = "https://"
 _PLAIN_PREFIX: Final = "http://"
@@ -72,6 +72,47 @@ _BROKEN: Final = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
     }
 )
+#: Unless this was asked for, what a process has of gRPC is no use to those that are forked from it.
+_KNOWS_FORKS: Final = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() in (
+    "1", "true", "yes",
+)  # fmt: skip
+
+
+class _Channels:
+    """The channels that this process has open, and whether the one that it was forked from had
+    any.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._are_inherited = False
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._are_inherited |= bool(self._open)
+        self._open.clear()
+
+    def check(self) -> None:
+        """See whether gRPC works in this process.
+
+        Raises:
+            InvalidUse: its threads are those of another, and a call would wait for them for ever.
+        """
+        if self._are_inherited and not _KNOWS_FORKS:
+            raise InvalidUse(
+                "this process was forked from one that had a connection to a service open",
+                hint="Have multiprocessing start it by spawn, or fork before a slot is opened.",
+            )
+
+    def opened(self, channel: Any) -> Any:
+        self._open.add(id(channel))
+        return channel
+
+    def closed(self, channel: Any) -> None:
+        self._open.discard(id(channel))
+
+
+_channels: Final = _Channels()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +142,13 @@ class Address:
         """Make a channel by gRPC's functions for it, those for threads or those of ``grpc.aio``.
 
         Raises:
-            InvalidUse: a file of TLS can't be read.
+            InvalidUse: a file of TLS can't be read, or gRPC doesn't work in this process.
         """
+        _channels.check()
         agent = f"spillway-client/{VERSION} (pid {os.getpid()} on {socket.gethostname()})"
         options: tuple[tuple[str, Any], ...] = (*_OPTIONS, ("grpc.primary_user_agent", agent))
         if not self.text.startswith(_TLS_PREFIX) and self.tls is None:
-            return plain(self.text.removeprefix(_PLAIN_PREFIX), options=options)
+            return _channels.opened(plain(self.text.removeprefix(_PLAIN_PREFIX), options=options))
         if self.text.startswith(_PLAIN_PREFIX):
             raise InvalidUse(
                 f"{self.text} is an address without TLS, and tls was given",
@@ -118,12 +160,32 @@ class Address:
         )
         if tls.server_name is not None:
             options = (*options, ("grpc.ssl_target_name_override", tls.server_name))
-        return secure(self.text.removeprefix(_TLS_PREFIX).rstrip("/"), credentials, options=options)
+        target = self.text.removeprefix(_TLS_PREFIX).rstrip("/")
+        return _channels.opened(secure(target, credentials, options=options))
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What each call says of who calls."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+
+def forget(channel: Any) -> None:
+    """Take it that a channel is closed."""
+    _channels.closed(channel)
+
+
+def addresses_of(
+    address: str | Sequence[str], token: str | None, tls: Tls | None
+) -> tuple[Address, ...]:
+    """Return where a service may be, in the order to try.
+
+    Raises:
+        InvalidUse: there is nothing to try.
+    """
+    texts = (address,) if isinstance(address, str) else tuple(address)
+    if not texts or not all(texts):
+        raise InvalidUse("a slot needs an address", hint="Give host:port of the service's gRPC.")
+    return tuple(Address(text, token, tls) for text in texts)
 
 
 def stream_method(channel: Any) -> Any:

@@ -36,6 +36,7 @@ from spillway_client.service import (
     Tls,
     ended_early,
     error_of,
+    forget,
     get_slot_method,
     stream_method,
     too_late,
@@ -158,9 +159,12 @@ class Slot:
             ServiceError: the service refused it (UnknownSlot, SlotActive, …), or is Unavailable.
             SlotAhead: the slot was confirmed past start_lsn.
             WrongPlugin: the slot's output is not for this client.
+            InvalidUse: the slot was opened by the process that this one was forked from.
         """
+        self._follower.check_process()
         if self._receiver is None:
             self._receiver = _Receiver(self._follower, self._connect())
+            self._follower.is_opened()
         return self
 
     def _connect(self) -> _Connection:
@@ -178,12 +182,16 @@ class Slot:
 
     def close(self) -> None:
         """Confirm what is handled, and give the slot back. It waits for the service to have taken
-        that, 10 s at most.
+        that, 10 s at most. In a process that was forked from the one that has the slot open it
+        leaves everything as it is.
         """
+        if self._follower.is_inherited:
+            return
         receiver, self._receiver = self._receiver, None
         self._loops += 1
         if receiver is not None:
             receiver.close()
+        self._follower.is_closed()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -233,6 +241,7 @@ class Slot:
         number = self._loops
         follower = self._follower
         while True:
+            follower.check_process()
             item = receiver.queue.get()
             if isinstance(item, Final_):
                 return
@@ -247,6 +256,7 @@ class Slot:
             follower.came_back()
 
     def _begin_loop(self, plugin: str) -> _Receiver:
+        self._follower.check_process()
         receiver = self._receiver
         if receiver is None:
             raise InvalidUse("the slot is not open", hint="Write `with Slot(...) as slot:`.")
@@ -281,8 +291,9 @@ class Slot:
         once.
 
         Raises:
-            InvalidUse: the loop was not given it.
+            InvalidUse: the loop was not given it, or the slot is another process's.
         """
+        self._follower.check_process()
         self._follower.confirm(upto)
 
     @property
@@ -564,6 +575,7 @@ class _Connection:
         if self._call is not None:
             self._call.cancel()
         self._channel.close()
+        forget(self._channel)
 
 
 class _Requests:

@@ -10,6 +10,7 @@ import datetime as dt
 import json
 import re
 import secrets
+import socket
 import sqlite3
 import threading
 from contextlib import closing
@@ -51,7 +52,7 @@ from spillway_client import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from harness.cluster import Database
@@ -893,3 +894,52 @@ def test_a_position_whatever_the_users_rows_are_made_into(pg15: Database, tmp_pa
             with position.transaction(connection, Progress(Lsn(100))):
                 pass
             assert position.load(connection) == 100
+
+
+@pytest.fixture
+def nobodys_address() -> Iterator[str]:
+    """Where nobody listens, and nobody will."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_several_addresses(stage: Callable[..., Stage], nobodys_address: str) -> None:
+    """Each is tried, also by who begins while one service stands in for the other."""
+    it = stage()
+    it.sql("CREATE TABLE t (i int)")
+    it.sql("INSERT INTO t VALUES (1)")
+    both = [nobodys_address, it.service.grpc_address]
+    for addresses in (both, both[::-1]):
+        with exported_snapshot(addresses, it.name, token=TOKEN) as snapshot:
+            assert snapshot.lsn
+        with Slot(addresses, it.name, **it.arguments(feedback="manual")) as slot:
+            assert [len(tx.changes) for tx in slot] == [1]
+    # What a service says is not asked of the next, and of many that are away one is named.
+    for addresses in (both, both[::-1]):
+        with pytest.raises(UnknownSlot), exported_snapshot(addresses, "none", token=TOKEN):
+            pass
+        with pytest.raises(UnknownSlot):
+            Slot(addresses, "none", token=TOKEN).open()
+    with (
+        pytest.raises(Unavailable, match="can't be reached"),
+        exported_snapshot([nobodys_address] * 2, it.name, token=TOKEN),
+    ):
+        pass
+    with pytest.raises(Unavailable, match="can't be reached"):
+        Slot([nobodys_address] * 2, it.name, token=TOKEN).open()
+    with pytest.raises(InvalidUse, match="needs an address"), exported_snapshot([], it.name):
+        pass
+
+
+async def test_several_addresses_of_asyncio(
+    stage: Callable[..., Stage], nobodys_address: str
+) -> None:
+    it = stage()
+    it.sql("CREATE TABLE t (i int)")
+    it.sql("INSERT INTO t VALUES (1)")
+    addresses = [nobodys_address, it.service.grpc_address]
+    async with AsyncSlot(addresses, it.name, **it.arguments()) as slot:
+        assert [len(tx.changes) async for tx in slot] == [1]
+    with pytest.raises(Unavailable, match="can't be reached"):
+        await AsyncSlot([nobodys_address] * 2, it.name, token=TOKEN).open()
