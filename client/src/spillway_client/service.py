@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,20 +78,24 @@ _BROKEN: Final = frozenset(
 _KNOWS_FORKS: Final = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() in (
     "1", "true", "yes",
 )  # fmt: skip
+#: How long gRPC's threads may go on after the last channel was closed; they end within some seconds.
+_LINGERS_S: Final = 10.0
 
 
 class _Channels:
-    """The channels that this process has open, and whether the one that it was forked from had
-    any.
+    """The channels that this process has open, and whether gRPC was at work in the one that it was
+    forked from.
     """
 
     def __init__(self) -> None:
         self._open: set[int] = set()
+        self._closed_at_s = -math.inf
         self._are_inherited = False
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        self._are_inherited |= bool(self._open)
+        is_over = time.monotonic() - self._closed_at_s >= _LINGERS_S
+        self._are_inherited |= bool(self._open) or not is_over
         self._open.clear()
 
     def check(self) -> None:
@@ -100,7 +106,7 @@ class _Channels:
         """
         if self._are_inherited and not _KNOWS_FORKS:
             raise InvalidUse(
-                "this process was forked from one that had a connection to a service open",
+                "this process was forked from one that was connected to a service",
                 hint="Have multiprocessing start it by spawn, or fork before a slot is opened.",
             )
 
@@ -110,6 +116,7 @@ class _Channels:
 
     def closed(self, channel: Any) -> None:
         self._open.discard(id(channel))
+        self._closed_at_s = time.monotonic()
 
 
 _channels: Final = _Channels()
