@@ -78,7 +78,7 @@ _BROKEN: Final = frozenset(
 _KNOWS_FORKS: Final = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() in (
     "1", "true", "yes",
 )  # fmt: skip
-#: How long gRPC's threads may go on after the last channel was closed; they end within some seconds.
+#: How long after the last channel was closed gRPC's threads may go on; some seconds were seen.
 _LINGERS_S: Final = 10.0
 
 

@@ -105,6 +105,7 @@ _NAME_BYTES_MAX: Final = 63
 #: Before it, bytes that aren't ASCII's were shown as question marks.
 _MAJOR_OF_ESCAPED_NAMES: Final = 16
 _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
+_MAJOR_OF_ORIGIN: Final = 16
 _MAJOR_OF_SEARCH_PATH: Final = 18
 #: What belongs to the extended protocol: refused, and then passed over until Sync.
 _EXTENDED: Final = frozenset(b"PBEDC")
@@ -627,7 +628,7 @@ class Session:
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
         slot = await commands.slot_to_read(command.slot_name, command.start_lsn)
-        options = _options(command, slot)
+        options = _options(command, slot, commands.major)
         built_in = {plugin.name for plugin in await self._engine.list_plugins() if plugin.built_in}
         prints_by = (
             (await self._printing()).options({**slot.options, **options})
@@ -836,23 +837,31 @@ def _is_known(parameters: Mapping[str, str]) -> bool:
     return True
 
 
-def _options(command: StartLogical, slot: SlotInfo) -> dict[str, str]:
-    """Give the plugin's options; one that is only named is true. Of one that is given twice
-    test_decoding takes the last, as it takes each when it comes to it; pgoutput refuses that.
+def _options(command: StartLogical, slot: SlotInfo, major: int) -> dict[str, str]:
+    """Give the plugin's options; one that is only named is true, where it can be. Of one that is
+    given twice test_decoding takes the last, as it takes each when it comes to it; pgoutput refuses
+    that.
 
     Raises:
-        WireError: one is there twice.
+        WireError: one is there twice, or lacks its value.
     """
+
+    def refused(message: str) -> WireError:
+        failure = syntax_error(message)
+        failure.context = in_callback(slot.slot_name, slot.plugin, "startup")
+        return failure
+
     options: dict[str, str] = {}
     for name, value in command.options:
         if name in options:
             if slot.plugin != "test_decoding":
-                failure = syntax_error("conflicting or redundant options")
-                failure.context = in_callback(slot.slot_name, slot.plugin, "startup")
-                raise failure
+                raise refused("conflicting or redundant options")
             if parse_bool(options[name]) is None:
                 # It is the first mistake, and does not come so far as to the next.
                 continue
+        is_origin = slot.plugin == "pgoutput" and name == "origin"
+        if value is None and is_origin and major >= _MAJOR_OF_ORIGIN:
+            raise refused("origin requires a parameter")
         options[name] = "true" if value is None else value
     return options
 

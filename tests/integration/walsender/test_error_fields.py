@@ -77,6 +77,7 @@ STARTUP = [
     "START_REPLICATION SLOT o LOGICAL 0/0 (proto_version '99', publication_names 'p')",
     "START_REPLICATION SLOT o LOGICAL 0/0 (proto_version '1', publication_names ',')",
     "START_REPLICATION SLOT o LOGICAL 0/0 (proto_version '1', proto_version '1')",
+    "START_REPLICATION SLOT o LOGICAL 0/0 (proto_version '1', publication_names 'p', origin)",
 ]
 
 
