@@ -91,7 +91,9 @@ class _Channels:
         self._open: set[int] = set()
         self._closed_at_s = -math.inf
         self._are_inherited = False
-        os.register_at_fork(after_in_child=self._forked)
+        # Windows knows no forks.
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
         is_over = time.monotonic() - self._closed_at_s >= _LINGERS_S
