@@ -127,6 +127,26 @@ def test_values_and_bounds(catalog: LakeCatalog) -> None:
     assert held.equals(LAKE)
 
 
+@pytest.mark.parametrize(
+    ("text", "above"),
+    [
+        ("a" * 17, "a" * 15 + "b"),
+        ("a" * 16, "a" * 16),
+        # What is next is half a character of UTF-16.
+        ("a" * 15 + "\ud7ffb", "a" * 15 + "\ue000"),
+        ("a" * 14 + "b\U0010ffff!", "a" * 14 + "c"),
+        ("\U0010ffff" * 17, None),
+    ],
+)
+def test_a_bound_above_any_text(catalog: LakeCatalog, text: str, above: str | None) -> None:
+    schema = pa.schema([("t", pa.string())])
+    table = make(catalog, schema)
+    (file,) = write(table, pa.table({"t": [text]}, schema=schema))
+    id_ = table.schema().find_field("t").field_id
+    assert file.upper_bounds.get(id_) == (None if above is None else above.encode())
+    assert file.lower_bounds[id_] == text[:16].encode()
+
+
 def test_columns_keep_their_ids(catalog: LakeCatalog) -> None:
     table = make(catalog, LAKE)
     table = commit(catalog, table, {}, [], write(table, ROWS))

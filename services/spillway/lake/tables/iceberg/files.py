@@ -21,6 +21,7 @@ that was repeated or a batch that was cut off, is removed by maintenance.
 from __future__ import annotations
 
 import struct
+import sys
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,10 +49,7 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
-from pyiceberg.utils.truncate import (
-    truncate_upper_bound_binary_string,
-    truncate_upper_bound_text_string,
-)
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
 from spillway.errors import LakeError
 from spillway.lake.shape.net_effect import numbered, quoted
@@ -80,6 +78,9 @@ _GROUP_ROWS: Final = 128 << 10
 _GROUP_BYTES: Final = 64 << 20
 #: Characters or bytes of a bound, as Iceberg's other writers have it.
 _BOUND_LENGTH: Final = 16
+#: Code points that are no characters begin there, and end before the second.
+_SURROGATES: Final = 0xD800
+_AFTER_SURROGATES: Final = 0xE000
 _COMPRESSION: Final = "zstd"
 _FIELD_ID: Final = b"PARQUET:field_id"
 #: An object up to it is read by one request, a larger one in the ranges that its reader asks for.
@@ -339,14 +340,27 @@ def _bounds(
     if isinstance(type_, DecimalType):
         return _unscaled(min(map(_integer, lows))), _unscaled(max(map(_integer, highs)))
     if isinstance(type_, StringType):
-        low, high = min(lows).decode()[:_BOUND_LENGTH], max(highs).decode()
-        above = truncate_upper_bound_text_string(high, _BOUND_LENGTH)
-        return low.encode(), None if above is None else above.encode()
+        return min(lows).decode()[:_BOUND_LENGTH].encode(), _text_above(max(highs).decode())
     if isinstance(type_, BinaryType):
         return min(lows)[:_BOUND_LENGTH], truncate_upper_bound_binary_string(
             max(highs), _BOUND_LENGTH
         )
     return None, None
+
+
+def _text_above(text: str) -> bytes | None:
+    """Return a text of a bound's length that is *text* or greater; None: there is none.
+
+    PyIceberg's own takes half a character of UTF-16 for the one after U+D7FF.
+    """
+    if len(text) <= _BOUND_LENGTH:
+        return text.encode()
+    for at in reversed(range(_BOUND_LENGTH)):
+        after = ord(text[at]) + 1
+        if after <= sys.maxunicode:
+            after = _AFTER_SURROGATES if after == _SURROGATES else after
+            return (text[:at] + chr(after)).encode()
+    return None
 
 
 def _integer(raw: int | bytes) -> int:
