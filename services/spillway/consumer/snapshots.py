@@ -350,21 +350,23 @@ class Source:
 
     def tables(self, wanted: Sequence[str]) -> list[SourceTable]:
         """Return the tables that *wanted* names, a partitioned one's leaves in its place; all of
-        them when it is empty.
+        them when it is empty. Names with dots may be those of two tables.
 
         Raises:
             LakeError: there is none of a name.
         """
         with self._session() as connection:
             rows = cast("list[tuple[str, str, int]]", connection.execute(_TABLES).fetchall())
-            found = {table.name: table for table in (SourceTable(*row) for row in rows)}
+            found: dict[str, list[SourceTable]] = {}
+            for table in (SourceTable(*row) for row in rows):
+                found.setdefault(table.name, []).append(table)
             for root in self._roots(connection):
                 for partition in root.copied_names:
                     found.pop(readable(partition), None)
-                found[root.name] = root
+                found[root.name] = [root]
             if not wanted:
-                return list(found.values())
-            chosen: dict[str, SourceTable] = {}
+                return [table for named in found.values() for table in named]
+            chosen: dict[str, list[SourceTable]] = {}
             for name in wanted:
                 names = [name] if name in found else self._leaves(connection, name)
                 unknown = [n for n in names if n not in found]
@@ -377,7 +379,7 @@ class Source:
                         relation=name,
                     )
                 chosen.update((n, found[n]) for n in names)
-        return list(chosen.values())
+        return [table for named in chosen.values() for table in named]
 
     def _roots(self, connection: Connection) -> list[SourceTable]:
         """Return the partitioned tables that are taken as one: the topmost of those asked for."""

@@ -4,11 +4,14 @@ unless they are told not to.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from harness.service import service_in_process
+from spillway.errors import LakeSchemaConflict
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.verify.run import VerifySettings, verify
@@ -82,4 +85,90 @@ def test_names_with_dots_and_quotes(
         assert run_load(again, lambda _: None, spark=spark) == 1
         check()
         service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+
+TWO_OF_ONE_NAME = """
+CREATE SCHEMA "a.b";
+CREATE SCHEMA a;
+CREATE TABLE "a.b".c (id int PRIMARY KEY, v text);
+CREATE TABLE a."b.c" (id int PRIMARY KEY, v text);
+CREATE TABLE beside (id int PRIMARY KEY, v text);
+"""
+
+
+@pytest.mark.long
+def test_two_tables_whose_names_are_one_text(
+    spark: SparkSession, pg15: Database, tmp_path: Path
+) -> None:
+    pg15.execute(TWO_OF_ONE_NAME)
+    pg15.execute("INSERT INTO beside VALUES (0, 'loaded')")
+    told = '"a"."b.c" and "a.b"."c" are two tables, and both names are a.b.c in a lake'
+
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+
+        def settings(name: str) -> JobSettings:
+            service.create_slot(name, pg15.name, "arrow")
+            return JobSettings(
+                slot=name, path=tmp_path / name, checkpoint=tmp_path / f"of {name}",
+                grpc=service.grpc_address, source_dsn=pg15.dsn, initial_load=True,
+            )  # fmt: skip
+
+        def run(job: JobSettings, *statements: str) -> list[str]:
+            for statement in statements:
+                pg15.execute(statement)
+            service.wait_decoded(job.slot, pg15)
+            return sorted(run_job(job, spark=spark, on_load=lambda _: None).quarantined)
+
+        def rows(job: JobSettings, directory: str) -> list[tuple[int, str]]:
+            stored = DeltaTable(str(job.path / "current" / directory)).to_pyarrow_table()
+            return sorted(zip(*(stored.column(n).to_pylist() for n in ("id", "v")), strict=True))
+
+        def verified(job: JobSettings) -> dict[str, str]:
+            outcome = verify(
+                VerifySettings(job.path, pg15.dsn, grpc=service.grpc_address), spark=spark
+            )
+            assert not outcome.equal or "a.b.c" not in {table.table for table in outcome.tables}
+            return {table.table: str(table) for table in outcome.tables}
+
+        job = settings("both")
+        # Neither is loaded for the other, and what is beside them is.
+        aside = run(
+            job,
+            """INSERT INTO "a.b".c VALUES (1, 'first'); INSERT INTO a."b.c" VALUES (2, 'second')""",
+            "INSERT INTO beside VALUES (1, 'followed')",
+        )
+        assert len(aside) == 2
+        assert all(told in each for each in aside)
+        assert rows(job, "public.beside") == [(0, "loaded"), (1, "followed")]
+        found = verified(job)
+        assert "beside: equal" in found["public.beside"]
+        assert "not compared" in found["a.b.c"]
+        named = LoadSettings(
+            slot="both", path=job.path, source_dsn=pg15.dsn, tables=("a.b.c",), resync=True,
+            grpc=service.grpc_address,
+        )  # fmt: skip
+        with pytest.raises(LakeSchemaConflict, match="are two tables"):
+            run_load(named, lambda _: None, spark=spark)
+
+        # The first one to come is followed; the other one's changes don't touch it.
+        pg15.execute("TRUNCATE beside")
+        alone = settings("alone")
+        alone = replace(alone, initial_load=False)
+        assert run(alone, """INSERT INTO "a.b".c VALUES (3, 'own')""") == []
+        (other,) = run(alone, """INSERT INTO a."b.c" VALUES (4, 'other')""")
+        assert told in other
+        run(alone, """UPDATE "a.b".c SET v = 'still' WHERE id = 3""")
+        assert rows(alone, "a~2Eb.c") == [(3, "still")]
+        assert "not compared" in verified(alone)["a.b.c"]
+
+        # As the hint has it.
+        pg15.execute('ALTER SCHEMA "a.b" RENAME TO ab')
+        job = settings("renamed")
+        assert run(job, "UPDATE ab.c SET v = 'both'", """UPDATE a."b.c" SET v = 'both'""") == []
+        assert rows(job, "ab.c") == [(1, "both"), (3, "both")]
+        assert rows(job, "a.b~2Ec") == [(2, "both"), (4, "both")]
+        for name in ("both", "alone", "renamed"):
+            service.drop_slot(name)
         service.call("DELETE", "/sources/main")

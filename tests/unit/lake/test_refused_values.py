@@ -305,3 +305,35 @@ def test_what_is_the_trouble_of_all_ends_a_load(tmp_path: Path, error: Exception
     assert "public.a" in load.loaded
     assert len(load.loaded) < 8
     assert failed_loads(tmp_path) == {}
+
+
+def test_two_tables_whose_names_are_one_text(
+    planner: tuple[planning.Planner, Tables], tmp_path: Path
+) -> None:
+    plans, _ = planner
+    slot = ArrowSlot(tmp_path / "slot", start_lsn=BEGIN)
+    columns = {"id": pa.int64(), "v": pa.string()}
+    first = Table("c", columns, schema="a.b", oid=1)
+    second = Table("b.c", columns, schema="a", oid=2)
+
+    def plan(start: int, end: int) -> planning.Plan:
+        found = cast("Any", heads(slot, start, end))
+        return plans.plan(found, cast("Any", Frame()), Batch("shop", start, end, 0), start)
+
+    # The one that comes first is followed, and goes on beside the other, which is set aside.
+    own = slot.commit(insert(first, id=1, v="own"), insert(FINE, id=1))
+    directories = [part.relation.directory for part in plan(BEGIN, own).parts]
+    assert directories == ["a~2Eb.c", "public.fine"]
+    other = slot.commit(insert(second, id=2, v="other"), insert(FINE, id=2))
+    apart = plan(own, other)
+    assert [part.relation.directory for part in apart.parts] == ["public.fine"]
+    assert apart.quarantined.keys() == apart.aside.keys() == {"a.b~2Ec"}
+    told = '"a"."b.c" and "a.b"."c" are two tables, and both names are a.b.c in a lake'
+    assert told in apart.quarantined["a.b~2Ec"].reason
+    later = slot.commit(insert(first, id=3, v="own"))
+    assert [part.relation.directory for part in plan(other, later).parts] == ["a~2Eb.c"]
+    # In one batch their messages can't be told apart.
+    both = slot.commit(insert(first, id=4, v="own"), insert(second, id=5, v="other"))
+    together = plan(later, both)
+    assert together.parts == []
+    assert together.aside.keys() == {"a.b~2Ec", "a~2Eb.c"}

@@ -46,9 +46,15 @@ from spillway.lake.shape.changes import changes_of, shape_from_text
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.payload import OLD_KEY, fingerprint, relation_of, table_of
 from spillway.lake.state import quarantine
-from spillway.lake.state.loads import Stage, is_loading, load_state, loaded_tables
+from spillway.lake.state.loads import (
+    Stage,
+    directories_named,
+    is_loading,
+    load_state,
+    loaded_tables,
+)
 from spillway.lake.state.quarantine import QUARANTINE
-from spillway.lake.tables.contract import check_key, relation_of_all, row_key
+from spillway.lake.tables.contract import check_key, check_name, relation_of_all, row_key
 from spillway.pg.lsn import Lsn
 from spillway.plugins.partition_roots import attached_of
 from spillway.plugins.refused_values import refused_of
@@ -185,6 +191,8 @@ class Planner:
         self._known = known
         self._policy = policy
         self._only = frozenset(only)
+        #: of the tables that are followed, by name
+        self._directories: dict[str, set[str]] = {}
 
     def plan(self, heads: Sequence[Row], envelopes: DataFrame, batch: Batch, lake_lsn: int) -> Plan:
         """Decide what to do with a batch, of which the lake has everything before *lake_lsn*."""
@@ -310,21 +318,37 @@ class Planner:
         Raises:
             LakeSchemaConflict: there is one, and the policy is to stop.
         """
-        parts, unreadable = [], {}
+        parts: list[TableBatch] = []
+        unreadable: dict[str, _Unreadable] = {}
         for name, of_table in sorted(by_name.items()):
+            directories = _directories_of(of_table)
             try:
+                self._check_name(name, directories)
                 parts.append(self._part(name, of_table, envelopes, batch, stored))
             except LakeSchemaConflict as error:
                 if self._policy == OnSchemaChange.PAUSE:
                     raise
-                schema = pa.ipc.read_schema(pa.py_buffer(of_table[0]["arrow_schema"]))
-                unreadable[relation_of(schema).directory] = _Unreadable(
+                found = _Unreadable(
                     name,
                     min(head["first"]["first_commit_lsn"] for head in of_table),
                     max(head["last"]["last_commit_lsn"] for head in of_table),
                     f"{error.message}. {error.hint}",
                 )
+                unreadable |= dict.fromkeys(directories, found)
         return parts, unreadable
+
+    def _check_name(self, name: str, directories: set[str]) -> None:
+        """Refuse changes of two tables whose names are one text: shapes, messages and what is told
+        of a table go by it.
+
+        Raises:
+            LakeSchemaConflict: the batch, or the lake, has another table of the name.
+        """
+        held = self._directories.get(name)
+        if held is None:
+            held = directories_named(self._path, name)
+        check_name(name, held | directories)
+        self._directories[name] = held | directories
 
     def _refused(
         self, parts: Sequence[TableBatch], quarantined: Mapping[str, Quarantine], batch: Batch
@@ -579,6 +603,12 @@ class Planner:
         return (
             is_loading(self._path, directory) or self._tables.durable_lsn(CURRENT, directory) > lsn
         )
+
+
+def _directories_of(heads: Sequence[Row]) -> set[str]:
+    """Return the directories of the tables that messages of one name are of: one, nearly always."""
+    schemas = (pa.ipc.read_schema(pa.py_buffer(head["arrow_schema"])) for head in heads)
+    return {relation_of(schema).directory for schema in schemas}
 
 
 def _cut(part: TableBatch, batch: Batch) -> TableBatch:

@@ -76,6 +76,7 @@ from spillway.lake.state.loads import (
     RANGE_BYTES,
     LoadState,
     Stage,
+    directories_named,
     has_table,
     load_state,
     merge_lock,
@@ -88,6 +89,7 @@ from spillway.lake.tables.contract import (
     MULTISET,
     Batch,
     check_key,
+    check_name,
     check_soft_deletes,
     row_key,
 )
@@ -243,10 +245,21 @@ class InitialLoad:
 
         Raises:
             LakeTableConflict: one that is named was loaded before, and *resync* is false.
+            LakeSchemaConflict: a name that is given is that of two tables; with *missing_only* they
+                are left out.
         """
         chosen = []
-        for table in self._source.tables(wanted):
+        found = self._source.tables(wanted)
+        for table in found:
             directory = directory_of(*table.shown)
+            try:
+                check_name(table.name, directories_named(self._path, table.name, found))
+            except LakeSchemaConflict as error:
+                if wanted and not missing_only:
+                    raise
+                # Others are not to wait for it; the job tells the same of its changes.
+                _log.warning("%s", LoadFailed(table.name, error))
+                continue
             with table_lock(self._path, directory):
                 state = load_state(self._path, directory)
                 begun = state is not None and state.stage != Stage.DONE

@@ -17,9 +17,15 @@ from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake.session import session_for
 from spillway.lake.shape.payload import directory_of
 from spillway.lake.state import position, shown_tables, source_history
-from spillway.lake.state.loads import RANGE_BYTES, is_to_load, loading_lock
+from spillway.lake.state.loads import (
+    RANGE_BYTES,
+    directories_named,
+    is_to_load,
+    loading_lock,
+)
 from spillway.lake.state.shown_tables import ShownTables
 from spillway.lake.tables import layout
+from spillway.lake.tables.contract import check_name
 from spillway.lake.tables.formats import load_tables
 from spillway.lake.tables.layout import Layout
 from spillway.plugins.masks import with_secret
@@ -165,7 +171,7 @@ def check_load(
     Raises:
         InvalidRequest: there is no DSN.
         SourceError: the server, or what the role may, is not fit for it; the hint is what mends it.
-        LakeError: there is no table of a name.
+        LakeError: there is no table of a name, or there are two.
     """
     if not settings.source_dsn:
         raise InvalidRequest(
@@ -175,9 +181,13 @@ def check_load(
     check_source(settings.source_dsn)
     path = settings.path.absolute()
     source = Source(settings.source_dsn, with_secret(shown_tables.plugin_options(path)))
+    found = source.tables(tables)
+    if tables and not missing_only:
+        for table in found:
+            check_name(table.name, directories_named(path, table.name, found))
     names = [
         name
-        for table in source.tables(tables)
+        for table in found
         if is_to_load(
             path,
             directory_of(*table.shown),

@@ -24,14 +24,16 @@ from typing import TYPE_CHECKING, Final
 from spillway.errors import LakeTableConflict
 from spillway.lake import lease
 from spillway.lake.shape.kinds import CURRENT, HISTORY
+from spillway.lake.shape.payload import directory_of, table_of
 from spillway.lake.state import versioned
 from spillway.pg.lsn import Lsn
 from spillway.storage.place import ObjectPath, replace_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from spillway.consumer.snapshots import SourceTable
     from spillway.storage.place import LakePath
 
 #: Heap that one COPY reads, unless told otherwise: what a failure costs.
@@ -176,6 +178,18 @@ def known_tables(path: LakePath) -> set[str]:
     history = path / HISTORY
     made = {each.name for each in history.iterdir()} if history.is_dir() else set()
     return made | {*loaded_tables(path)}
+
+
+def directories_named(
+    path: LakePath, table: str, at_source: Iterable[SourceTable] = ()
+) -> set[str]:
+    """Return the directories of the tables that the lake has, or that are *at_source*, under the
+    name ``schema.table``, if they may be several: names have dots then.
+    """
+    if table.count(".") == 1:
+        return set()
+    held = {each for each in known_tables(path) if ".".join(table_of(each)) == table}
+    return held | {directory_of(*each.shown) for each in at_source if each.name == table}
 
 
 @contextmanager

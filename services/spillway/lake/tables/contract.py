@@ -30,7 +30,7 @@ from spillway.lake.shape.kinds import HISTORY
 from spillway.lake.shape.payload import Relation, relation_of, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -220,6 +220,29 @@ def check_key(relation: Relation) -> None:
             hint=f"ALTER TABLE {relation.partition_without_key} REPLICA IDENTITY DEFAULT; then "
             f"load the table: {load_anew(relation.name)}.",
             relation=relation.name,
+        )
+
+
+def check_name(name: str, directories: Collection[str]) -> None:
+    """Refuse tables whose names are one text, by which the lake's state knows them.
+
+    Args:
+        name: ``schema.table``.
+        directories: of the tables that have it.
+
+    Raises:
+        LakeSchemaConflict: they are several.
+    """
+    if len(directories) > 1:
+        told = " and ".join(
+            ".".join('"' + part.replace('"', '""') + '"' for part in table_of(each))
+            for each in sorted(directories)
+        )
+        raise LakeSchemaConflict(
+            f"{told} are two tables, and both names are {name} in a lake",
+            hint="Rename one of them, or its schema, so that no schema's name has a dot, and fill "
+            "another lake.",
+            relation=name,
         )
 
 

@@ -37,7 +37,14 @@ from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of, iden
 from spillway.consumer.row_checksums import values_of
 from spillway.consumer.row_differences import Difference
 from spillway.consumer.snapshots import Source, names_any
-from spillway.errors import LakeError, LakeTableConflict, NotReady, SourceError, SpillwayError
+from spillway.errors import (
+    LakeError,
+    LakeSchemaConflict,
+    LakeTableConflict,
+    NotReady,
+    SourceError,
+    SpillwayError,
+)
 from spillway.failpoints import failpoint
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.copy_ranges import CopyRanges
@@ -46,10 +53,11 @@ from spillway.lake.read import Lake
 from spillway.lake.session import session_for
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import DELETED_AT, quoted
-from spillway.lake.shape.payload import OLD_KEY, lake_schema, table_of
+from spillway.lake.shape.payload import OLD_KEY, directory_of, lake_schema, table_of
 from spillway.lake.state import boundaries, commit_points, job_record, position, shown_tables
 from spillway.lake.state.loads import BLOCK_BYTES, RANGE_BYTES, is_loading, known_tables
 from spillway.lake.state.quarantine import quarantined
+from spillway.lake.tables.contract import check_name
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.verify import checksums
 from spillway.lake.verify.comparison import TableComparison, compare
@@ -191,8 +199,8 @@ class _Verifier:
         path = self._settings.path
         with ExitStack() as held:
             with boundaries.hold(path):
-                there = {table.name: table for table in self._source.tables(())}
                 wanted = self._wanted()
+                there = self._at_source(wanted)
                 absent = tuple(
                     name
                     for name, table in sorted(there.items())
@@ -219,6 +227,20 @@ class _Verifier:
                 outcomes.append(outcome)
         refused = next(iter(self._refused.values()), None)
         return Verification(pin.lsn, outcomes, refused, absent)
+
+    def _at_source(self, wanted: Mapping[str, str]) -> dict[str, SourceTable]:
+        """Return the source's tables by name; of a *wanted* name that two have, neither can be
+        compared.
+        """
+        found: dict[str, SourceTable] = {}
+        for table in self._source.tables(()):
+            two = (found.setdefault(table.name, table), table)
+            try:
+                check_name(table.name, {directory_of(*each.shown) for each in two})
+            except LakeSchemaConflict as error:
+                if table.name in wanted:
+                    self._refused[table.name] = error
+        return found
 
     def _is_followed(self, name: str) -> bool:
         """Say whether a table that is not named is one of the lake's all the same."""
