@@ -98,6 +98,7 @@ CREATE TABLE beside (id int PRIMARY KEY, v text);
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_two_tables_whose_names_are_one_text(
     spark: SparkSession, pg15: Database, tmp_path: Path
 ) -> None:
