@@ -19,6 +19,12 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "ten seconds of waiting; the first tier has who says nothing at all, in the same file": {
+        (
+            "integration/walsender/test_half_open_connections.py"
+            "::test_a_login_has_one_time_for_all_of_it"
+        ),
+    },
     "one of two publications; the first tier has the only one, in the same file": {
         "integration/apply/test_dropped_publication.py::test_one_of_two",
     },

@@ -27,6 +27,7 @@ import grpc
 
 from spillway.errors import InvalidRequest, SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.service.leaving import opened
 from spillway.stream import wire
 from spillway.stream.status import errors_as_statuses
 from spillway.v1 import change_stream_pb2
@@ -118,13 +119,15 @@ class Session:
     async def run(self) -> None:
         """Serve it."""
         start = await self._read_start()
-        async with self._engine.stream(
-            start.slot_name,
-            start_lsn=Lsn(start.start_lsn) if start.start_lsn else None,
-            upto_lsn=Lsn(start.upto_lsn) if start.upto_lsn else None,
-            options=dict(start.options),
-            batch_bytes=_batch_bytes(start.batch_bytes),
-            peek=start.peek,
+        async with opened(
+            lambda: self._engine.stream(
+                start.slot_name,
+                start_lsn=Lsn(start.start_lsn) if start.start_lsn else None,
+                upto_lsn=Lsn(start.upto_lsn) if start.upto_lsn else None,
+                options=dict(start.options),
+                batch_bytes=_batch_bytes(start.batch_bytes),
+                peek=start.peek,
+            )
         ) as stream:
             try:
                 async with asyncio.TaskGroup() as tasks:

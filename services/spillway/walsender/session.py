@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,7 +23,6 @@ from spillway.caller import POSTGRESQL, calling
 from spillway.errors import (
     InvalidOption,
     MetadataError,
-    SlotActive,
     SpillwayError,
     ValueNotRepresentable,
 )
@@ -33,6 +31,7 @@ from spillway.pg.connect_errors import quote_identifier
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.timezone import canonical_name
 from spillway.pg.versions import release_text
+from spillway.service.leaving import opened
 from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages, printing
 from spillway.walsender.client_encoding import ClientEncoding
@@ -64,11 +63,11 @@ from spillway.walsender.sql.statements import may_speak_of_slots
 from spillway.walsender.sql.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from collections.abc import Coroutine, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from spillway.pg.lsn import Lsn
-    from spillway.service.interface import EngineInterface, SlotStream
+    from spillway.service.interface import EngineInterface
     from spillway.service.model import SlotInfo
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
@@ -111,9 +110,6 @@ _MAJOR_OF_SEARCH_PATH: Final = 18
 _EXTENDED: Final = frozenset(b"PBEDC")
 
 _HEAD_BYTES: Final = 5
-#: How long who asks for a slot waits for the one that has it to be gone.
-_LEAVING_S: Final = 0.5
-_LEAVING_POLL_S: Final = 0.01
 #: Startup parameters that are ours; a source gets the others as they are.
 _OURS: Final = frozenset({"user", "database", "replication"})
 
@@ -652,15 +648,16 @@ class Session:
         with self._calling():
             async with contextlib.AsyncExitStack() as held:
                 try:
-                    stream = await _opened(
-                        held,
-                        lambda: self._engine.stream(
-                            command.slot_name,
-                            start_lsn=command.start_lsn or None,
-                            options={**prints_by, **options, **encoded},
-                            batch_bytes=BATCH_BYTES,
-                            keep_temporary=commands.is_owned(slot),
-                        ),
+                    stream = await held.enter_async_context(
+                        opened(
+                            lambda: self._engine.stream(
+                                command.slot_name,
+                                start_lsn=command.start_lsn or None,
+                                options={**prints_by, **options, **encoded},
+                                batch_bytes=BATCH_BYTES,
+                                keep_temporary=commands.is_owned(slot),
+                            )
+                        )
                     )
                 except InvalidOption as error:
                     raise in_startup(error, slot.slot_name, slot.plugin, commands.major) from None
@@ -762,26 +759,6 @@ class Session:
         for sql in (self._relay, self._sql):
             if sql is not None:
                 await sql.close()
-
-
-async def _opened(
-    held: contextlib.AsyncExitStack,
-    open_stream: Callable[[], AbstractAsyncContextManager[SlotStream]],
-) -> SlotStream:
-    """Open a stream. A client that was killed has its slot until that is heard of, and may be back
-    before: Debezium, once refused, tries again after ten seconds.
-
-    Raises:
-        SlotActive: somebody has the slot who is not about to leave.
-    """
-    deadline = time.monotonic() + _LEAVING_S
-    while True:
-        try:
-            return await held.enter_async_context(open_stream())
-        except SlotActive:
-            if time.monotonic() >= deadline:
-                raise
-        await asyncio.sleep(_LEAVING_POLL_S)
 
 
 def _clean_ascii(name: str, major: int) -> str:

@@ -766,6 +766,14 @@ def test_a_position_in_the_users_own_transaction(
             position.load(ours)
 
 
+def test_a_slot_that_was_closed_is_opened_again_at_once(stage: Callable[..., Stage]) -> None:
+    """Its stream ends a moment later in the service."""
+    it = stage()
+    for _ in range(20):
+        with it.slot(upto_lsn=None):
+            pass
+
+
 async def _swallow(position: AsyncPosition, connection: psycopg.AsyncConnection) -> None:
     async with position.transaction(connection, Progress(Lsn(200))):
         with contextlib.suppress(psycopg.DataError):

@@ -126,7 +126,7 @@ def test_who_says_no_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with _door(pg18, tmp_path) as door, caplog.at_level(logging.WARNING):
-        monkeypatch.setattr(server, "AUTHENTICATION_TIMEOUT_S", 1.5)
+        monkeypatch.setattr(server, "AUTHENTICATION_TIMEOUT_S", 5.0)
         hello = door.hello()
         silent = [door.connect(direct=i % 2 == 0) for i in range(200)]
         for i, plain in enumerate(silent):
@@ -134,6 +134,8 @@ def test_who_says_no_more(
         silent += [door.tls_over(door.connect(direct=i % 2 == 0)) for i in range(20)]
         for wrapped in silent[210:]:
             wrapped.sendall(b"\0\0")
+        # Who comes in is given the time that a busy machine may need.
+        monkeypatch.undo()
         assert door.serves()
         for connection in silent:
             with connection:
@@ -144,18 +146,23 @@ def test_who_says_no_more(
         assert not [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.long
 def test_a_login_has_one_time_for_all_of_it(
     pg18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """authentication_timeout is not for each of its steps."""
+    """authentication_timeout is not for each of its steps: who came first, and has got further, is
+    sent away before who came later.
+    """
     body = struct.pack(">i", 196608) + b"user\0alice\0\0"
     with _door(pg18, tmp_path) as door:
-        monkeypatch.setattr(server, "AUTHENTICATION_TIMEOUT_S", 3.0)
-        began_s = time.monotonic()
-        with door.tls_over(door.connect(direct=True)) as wrapped:
-            time.sleep(2.0)
-            wrapped.sendall(struct.pack(">i", len(body) + 4) + body)
-            assert wrapped.recv(1) == b"R"
-            while wrapped.recv(4096):
-                pass
-        assert time.monotonic() - began_s < 4.5
+        monkeypatch.setattr(server, "AUTHENTICATION_TIMEOUT_S", 10.0)
+        with door.tls_over(door.connect(direct=True)) as first:
+            time.sleep(4.0)
+            with door.connect(direct=False) as later:
+                first.sendall(struct.pack(">i", len(body) + 4) + body)
+                assert first.recv(1) == b"R"
+                while first.recv(4096):
+                    pass
+                later.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    later.recv(1)
