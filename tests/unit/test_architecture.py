@@ -157,7 +157,7 @@ KNOWS_ONLY = {
 #: The rooms of ``lake/``, from the ground up, as LAYERS; a module that lies in none is a room of
 #: its own.
 LAKE_ROOMS = (
-    ("lease",),
+    ("lease", "load_anew"),
     ("shape",),
     ("key_index", "state"),
     ("jars", "source", "worker_failures"),

@@ -19,6 +19,10 @@ _TESTS: Final = Path(__file__).parents[1]
 #: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
 #: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
+    "two minutes of Spark; the first tier has who is set aside, in "
+    "unit/lake/test_refused_values.py": {
+        "integration/lake/test_odd_names.py::test_two_tables_whose_names_are_one_text",
+    },
     "ten seconds of waiting; the first tier has who says nothing at all, in the same file": {
         (
             "integration/walsender/test_half_open_connections.py"
