@@ -73,7 +73,7 @@ class Streams:
 
     def respond(self, events: AsyncIterator[str]) -> Response:
         """Answer with *events*, or say that there are too many streams."""
-        if self._is_closed or not self._has_room():
+        if self._is_closed or not self._make_room():
             return Response(status_code=503, headers={"Retry-After": "5"})
         seat = _Seat()
         self._seats[seat] = None
@@ -83,8 +83,8 @@ class Streams:
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    def _has_room(self) -> bool:
-        """Make room where none is left and somebody has had a seat for long enough."""
+    def _make_room(self) -> bool:
+        """Say whether a seat is free, or was made so: of whoever has had one the longest."""
         if len(self._seats) < STREAMS_MAX:
             return True
         oldest = next(iter(self._seats), None)

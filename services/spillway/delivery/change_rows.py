@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1 << 16
-#: microseconds from 1970-01-01 to 2000-01-01
 _OUTSIDE: Final = TransactionKind.MESSAGE
 _OPERATIONS: Final = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 

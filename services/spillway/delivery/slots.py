@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: 2000-01-01 00:00 UTC, from where commit times count, in seconds since 1970
 _NAME_MAX: Final = 63
 _END_POLL_S: Final = 0.005
 #: A reason of invalidation that PostgreSQL has no word for: there, a database with slots can't be

@@ -76,7 +76,6 @@ _BATCH_ROWS_MAX: Final = 1 << 24
 #: What of a change's own columns a message of DDL has.
 _DDL_FIELDS: Final = ("_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_commit_time")
 #: The end of an IPC stream: continuation mark, length 0.
-#: Microseconds from 1970-01-01 to 2000-01-01.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _EMPTY: Final = pa.py_buffer(b"")
 #: What a message of DDL looks like; its columns mean what a change's do, ``event`` is JSON.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from spillway.plugins.messages import EncodedBatch
     from spillway.service.model import StreamBatch
 
-#: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
-
 _VARINT: Final = 0
 _I64: Final = 1
 _LEN: Final = 2

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from spillway.service.model import EncodedBatch
     from spillway.walsender.handshake import Connection
 
-#: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
 #: Payload of a batch: what a client that reads nothing costs, twice, and what a write is made of.
 BATCH_BYTES: Final = 512 * 1024
 #: What may be written and not sent yet before the next batch is waited with.

@@ -402,15 +402,16 @@ class TableSync:
             same = {} if self._follows_ddl else _under_new_names(known, relation_ids, found)
             more -= set(same.values())
             gone -= same.keys()
-            if not self._is_refresh:
-                gone, same = set(), {}
-            else:
+            if self._is_refresh:
                 # Published again since: what was written meanwhile the stream does not have.
                 left = self._left_meanwhile(known, found, relation_ids)
                 gone |= left
                 more |= left
-            if not self._is_refresh and is_start:
-                more -= _of_the_same_rows(source, {key: found[key] for key in more}, relation_ids)
+            else:
+                gone, same = set(), {}
+                if is_start:
+                    added = {key: found[key] for key in more}
+                    more -= _of_the_same_rows(source, added, relation_ids)
             kept = (known.keys() & found.keys()) - renamed.keys()
             other = {key for key in kept if relation_ids.get(key) != found[key]}
             # One that was made again is the former as long as the stream has not met its event.
@@ -425,10 +426,11 @@ class TableSync:
         identified = {key: found[key] for key in other}
         if gone or more or identified or same:
             begun = [known[key] for key in gone & more if known[key].state in _BEING_COPIED]
-            with self._sides.target_session() as target:
-                self._copy.begin_anew(target, begun)
-            gone -= {table.key for table in begun}
-            more -= {table.key for table in begun}
+            if begun:
+                with self._sides.target_session() as target:
+                    self._copy.begin_anew(target, begun)
+                gone -= {table.key for table in begun}
+                more -= {table.key for table in begun}
             with self._sides.target_session() as target, target.transaction():
                 for key in gone:
                     indexes.make(target, known[key].dropped_indexes)

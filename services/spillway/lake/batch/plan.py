@@ -52,6 +52,7 @@ from spillway.lake.state.loads import (
     is_loading,
     load_state,
     loaded_tables,
+    may_be_several,
 )
 from spillway.lake.state.quarantine import QUARANTINE
 from spillway.lake.tables.contract import check_key, check_name, relation_of_all, row_key
@@ -191,7 +192,7 @@ class Planner:
         self._known = known
         self._policy = policy
         self._only = frozenset(only)
-        #: of the tables that are followed, by name
+        #: of the tables that are followed, by name, if there may be several of it
         self._directories: dict[str, set[str]] = {}
 
     def plan(self, heads: Sequence[Row], envelopes: DataFrame, batch: Batch, lake_lsn: int) -> Plan:
@@ -321,9 +322,8 @@ class Planner:
         parts: list[TableBatch] = []
         unreadable: dict[str, _Unreadable] = {}
         for name, of_table in sorted(by_name.items()):
-            directories = _directories_of(of_table)
             try:
-                self._check_name(name, directories)
+                self._check_name(name, of_table)
                 parts.append(self._part(name, of_table, envelopes, batch, stored))
             except LakeSchemaConflict as error:
                 if self._policy == OnSchemaChange.PAUSE:
@@ -334,21 +334,24 @@ class Planner:
                     max(head["last"]["last_commit_lsn"] for head in of_table),
                     f"{error.message}. {error.hint}",
                 )
-                unreadable |= dict.fromkeys(directories, found)
+                unreadable |= dict.fromkeys(_directories_of(of_table), found)
         return parts, unreadable
 
-    def _check_name(self, name: str, directories: set[str]) -> None:
+    def _check_name(self, name: str, heads: Sequence[Row]) -> None:
         """Refuse changes of two tables whose names are one text: shapes, messages and what is told
         of a table go by it.
 
         Raises:
             LakeSchemaConflict: the batch, or the lake, has another table of the name.
         """
+        if not may_be_several(name):
+            return
         held = self._directories.get(name)
         if held is None:
             held = directories_named(self._path, name)
-        check_name(name, held | directories)
-        self._directories[name] = held | directories
+        directories = held | _directories_of(heads)
+        check_name(name, directories)
+        self._directories[name] = directories
 
     def _refused(
         self, parts: Sequence[TableBatch], quarantined: Mapping[str, Quarantine], batch: Batch

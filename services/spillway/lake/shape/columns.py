@@ -401,10 +401,8 @@ def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
     """Return the columns that a message's schema, or a copied table's, says the table has."""
     held = lake_schema(schema)
     relation = relation_of(schema)
-    # As spillway.lake.tables.contract.row_key has it; all of them tell rows of a multiset.
-    key = set(relation.primary_key)
-    if not key or not key.issubset(relation.identity_columns):
-        key = set(relation.identity_columns)
+    # All of the identity's tell rows of a multiset.
+    key = set(relation.logged_key or relation.identity_columns)
     columns = []
     for name in table_columns(held):
         metadata = schema.field(name).metadata or {}

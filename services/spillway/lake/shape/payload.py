@@ -145,6 +145,12 @@ class Relation:
         return f"{self.schema}.{self.table}"
 
     @property
+    def logged_key(self) -> tuple[str, ...]:
+        """The primary key, if the replica identity logs it of rows that are gone; else nothing."""
+        logged = set(self.identity_columns).issuperset(self.primary_key)
+        return self.primary_key if logged else ()
+
+    @property
     def directory(self) -> str:
         """See :func:`directory_of`."""
         return directory_of(self.schema, self.table)

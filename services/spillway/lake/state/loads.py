@@ -180,13 +180,18 @@ def known_tables(path: LakePath) -> set[str]:
     return made | {*loaded_tables(path)}
 
 
+def may_be_several(table: str) -> bool:
+    """Say whether ``schema.table`` may be the name of several tables: names have dots then."""
+    return table.count(".") != 1
+
+
 def directories_named(
     path: LakePath, table: str, at_source: Iterable[SourceTable] = ()
 ) -> set[str]:
     """Return the directories of the tables that the lake has, or that are *at_source*, under the
-    name ``schema.table``, if they may be several: names have dots then.
+    name ``schema.table``, if they :func:`may be several <may_be_several>`.
     """
-    if table.count(".") == 1:
+    if not may_be_several(table):
         return set()
     held = {each for each in known_tables(path) if ".".join(table_of(each)) == table}
     return held | {directory_of(*each.shown) for each in at_source if each.name == table}

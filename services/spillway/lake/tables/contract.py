@@ -190,9 +190,9 @@ def row_key(relation: Relation, columns: tuple[str, ...]) -> tuple[str, ...] | N
     FULL it is one, and its batches are reduced by
     :func:`spillway.lake.shape.net_effect.keyed_at_commit`.
     """
+    if relation.logged_key:
+        return relation.logged_key
     identity = set(relation.identity_columns)
-    if relation.primary_key and identity.issuperset(relation.primary_key):
-        return relation.primary_key
     if relation.replica_identity == "f" or (identity and identity.issuperset(columns)):
         return MULTISET
     return relation.identity_columns or None
